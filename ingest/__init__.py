@@ -1,0 +1,1 @@
+"""The front door: HTTP, the Python client and the lockstep command."""

@@ -1,0 +1,1 @@
+"""Arithmetic: one contract, one reference, one implementation per processor."""

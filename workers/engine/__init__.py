@@ -1,0 +1,1 @@
+"""One engine per processor: schedule, forward, sample, emit."""

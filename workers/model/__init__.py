@@ -1,0 +1,1 @@
+"""Weight files, and the graphs that turn a batch of tokens into logits."""

@@ -1,0 +1,1 @@
+"""Results on their way out: signed, retried, dead-lettered."""
