@@ -1,6 +1,7 @@
-"""Every setting of the node, read once: lockstep.toml, overridden by LOCKSTEP_* environment variables.
+"""Every setting of the node, read once: lockstep.toml, then LOCKSTEP_* variables over it.
 
-This is the one place that reads the environment. The table in README.md is made from the descriptions below.
+This is the one place that reads the environment. The table in README.md is made from the
+descriptions below.
 """
 
 import os
@@ -24,30 +25,58 @@ class Settings(BaseSettings):
         env_prefix="LOCKSTEP_", toml_file="lockstep.toml", frozen=True, extra="forbid"
     )
 
-    home: Path = Field(Path("var"), description="folder of all state")
-    redis_url: str | None = Field(None, description="Redis or Valkey to use; unset: the embedded Valkey")
-    store_port: int = Field(6390, ge=1, le=65535, description="port of the embedded Valkey")
-    store_fsync: Literal["everysec", "always"] = Field("everysec", description="appendfsync of the embedded Valkey")
-    key_prefix: str = Field("lockstep", pattern=r"^[A-Za-z0-9_{}-]{1,32}$", description="prefix of every key")
-    host: str = Field("127.0.0.1", description="address the HTTP door listens on")
-    port: int = Field(8000, ge=1, le=65535, description="port of the HTTP door")
-    model: str = Field("smollm2-135m", description="name of the served model")
-    threads: int = Field(0, ge=0, description="threads of the CPU pool; 0: one per core")
-    gpu: Literal["auto", "off", "emulate", "cpu"] = Field("auto", description="the GPU pool's processor")
-    kv_mib: int = Field(0, ge=0, description="RAM of the KV blocks in MiB; 0: an eighth of the machine's")
-    max_batch: int = Field(16, ge=1, le=256, description="sequences that run at once in a pool")
-    max_step_tokens: int = Field(512, ge=16, description="tokens of one step at most")
-    step_budget_ms: int = Field(200, ge=1, description="a prefill chunk is sized so that a step takes about this long")
-    lease_s: float = Field(15.0, gt=0, description="a job whose worker is silent for so long is taken over")
-    max_attempts: int = Field(4, ge=1, description="deliveries before a request counts as poison")
-    result_ttl_s: int = Field(4 * 86400, ge=60, description="how long results are kept")
-    max_queue: int = Field(10_000, ge=1, description="waiting requests per class before the door refuses")
-    webhook_secret: str | None = Field(None, description="whsec_...; made at first start")
-    webhook_allow: str = Field("", description="CIDRs webhooks may reach although private or by http, comma-separated")
-    webhook_retries: str = Field(
-        "5,300,1800,7200,18000,36000,50400,72000,86400", description="seconds between webhook attempts"
+    home: Path = Field(default=Path("var"), description="folder of all state")
+    redis_url: str | None = Field(
+        default=None, description="Redis or Valkey to use; unset: the embedded Valkey"
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="what is logged")
+    store_port: int = Field(default=6390, ge=1, le=65535, description="port of the embedded Valkey")
+    store_fsync: Literal["everysec", "always"] = Field(
+        default="everysec", description="appendfsync of the embedded Valkey"
+    )
+    key_prefix: str = Field(
+        default="lockstep", pattern=r"^[A-Za-z0-9_{}-]{1,32}$", description="prefix of every key"
+    )
+    host: str = Field(default="127.0.0.1", description="address the HTTP door listens on")
+    port: int = Field(default=8000, ge=1, le=65535, description="port of the HTTP door")
+    model: str = Field(default="smollm2-135m", description="name of the served model")
+    threads: int = Field(default=0, ge=0, description="threads of the CPU pool; 0: one per core")
+    gpu: Literal["auto", "off", "emulate", "cpu"] = Field(
+        default="auto", description="the GPU pool's processor"
+    )
+    kv_mib: int = Field(
+        default=0, ge=0, description="RAM of the KV blocks in MiB; 0: an eighth of the machine's"
+    )
+    max_batch: int = Field(
+        default=16, ge=1, le=256, description="sequences that run at once in a pool"
+    )
+    max_step_tokens: int = Field(default=512, ge=16, description="tokens of one step at most")
+    step_budget_ms: int = Field(
+        default=200,
+        ge=1,
+        description="a prefill chunk is sized so that a step takes about this long",
+    )
+    lease_s: float = Field(
+        default=15.0, gt=0, description="a job whose worker is silent for so long is taken over"
+    )
+    max_attempts: int = Field(
+        default=4, ge=1, description="deliveries before a request counts as poison"
+    )
+    result_ttl_s: int = Field(default=4 * 86400, ge=60, description="how long results are kept")
+    max_queue: int = Field(
+        default=10_000, ge=1, description="waiting requests per class before the door refuses"
+    )
+    webhook_secret: str | None = Field(default=None, description="whsec_...; made at first start")
+    webhook_allow: str = Field(
+        default="",
+        description="CIDRs webhooks may reach although private or by http, comma-separated",
+    )
+    webhook_retries: str = Field(
+        default="5,300,1800,7200,18000,36000,50400,72000,86400",
+        description="seconds between webhook attempts",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="what is logged"
+    )
 
     @classmethod
     def settings_customise_sources(

@@ -1,0 +1,68 @@
+"""One logger for the node: lines like `12:00:01.250 [info     ] pool ready part=cpu free=3`.
+
+Lines go to stderr, so that a command's stdout stays its answer. The level is read from the settings
+at the first line, not at import, so that importing this file reads no configuration.
+"""
+
+import logging
+import sys
+import time
+from typing import Any, cast
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger
+
+
+class Lines:
+    """Writes finished lines to whatever stderr is now; a line that cannot be written is dropped.
+
+    The reader of our pipe may be gone while work is still being handed back: that must go on.
+    """
+
+    def msg(self, line: str) -> None:
+        try:
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
+        except (OSError, ValueError):  # a broken pipe, a closed file
+            pass
+
+    debug = info = warning = error = critical = msg
+
+
+def at_configured_level(*args: Any, **keywords: Any) -> FilteringBoundLogger:
+    """structlog's bound logger that drops what is below the configured level."""
+    from workers.settings import settings
+
+    level = getattr(logging, settings().log_level.upper())
+    return structlog.make_filtering_bound_logger(level)(*args, **keywords)
+
+
+def clock(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """Local time to the millisecond; the date is the reader's to know."""
+    now = time.time()
+    event["timestamp"] = (
+        time.strftime("%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1000):03}"
+    )
+    return event
+
+
+structlog.configure(
+    processors=[
+        structlog.processors.add_log_level,
+        clock,
+        structlog.dev.ConsoleRenderer(
+            colors=False,
+            pad_event_to=0,
+            sort_keys=False,
+            exception_formatter=structlog.dev.plain_traceback,
+        ),
+    ],
+    wrapper_class=cast(type[FilteringBoundLogger], at_configured_level),
+    logger_factory=lambda *_: Lines(),
+    cache_logger_on_first_use=False,
+)
+
+
+def logger(name: str) -> FilteringBoundLogger:
+    """The logger of one part of the node; `name` stands in each of its lines."""
+    return cast(FilteringBoundLogger, structlog.get_logger(part=name))
