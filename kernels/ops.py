@@ -1,11 +1,12 @@
 """The contract of the arithmetic: every op, once, with its shapes.
 
-Three sides implement it, under the same names: kernels/reference.py (the float64 judge), kernels/cpu (AVX2) and
-kernels/cuda. What an op computes stands here; in which order it adds stands in ARITHMETIC.md; how arrays lie in
-memory stands in LAYOUT.md.
+Three sides implement it, under the same names: kernels/reference.py (the float64 judge),
+kernels/cpu (AVX2) and kernels/cuda. What an op computes stands here; in which order it adds stands
+in ARITHMETIC.md; how arrays lie in memory stands in LAYOUT.md.
 
-Sizes: T tokens of one step, S sequences, R rows that want logits, H hidden, V vocabulary, D head dimension.
-All activations are float32, C-contiguous, one row per token. Outputs come first and are written, never returned.
+Sizes: T tokens of one step, S sequences, R rows that want logits, H hidden, V vocabulary, D head
+dimension. All activations are float32, C-contiguous, one row per token. Outputs come first and are
+written, never returned.
 """
 
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ class QuantizedRows:
 
     values  (T, K)       int8, -127..127
     scales  (T, K / 32)  float32, max |x| / 127; NaN when a value of the block is not finite
-    sums    (T, K / 32)  int32, the sum of the block's 32 values: for "minus 8" and for the minimum of Q4_1
+    sums    (T, K / 32)  int32, sum of the block's 32 values: for "minus 8" and for Q4_1's minimum
     """
 
     values: I8
@@ -63,7 +64,7 @@ class RopeTable:
     """cos and sin by position, made by kernels.tables from + x fma alone.
 
     cos, sin   (max_positions, rotated / 2)  float32
-    adjacent   True: element 2i pairs with 2i + 1 (llama); False: i pairs with i + rotated / 2 (neox)
+    adjacent   True: element 2i pairs with 2i + 1 (llama); False: i with i + rotated / 2 (neox)
     """
 
     cos: F32
@@ -87,7 +88,7 @@ class Step:
 
     token_ids     (T,)             int32
     positions     (T,)             int32, position of the token in its sequence
-    seq_index     (T,)             int32, row of block_tables; the tokens of one sequence are neighbours, ascending
+    seq_index     (T,)             int32, row of block_tables; tokens of one sequence are neighbours
     slot_mapping  (T,)             int64, block_id * BLOCK_TOKENS + position % BLOCK_TOKENS
     block_tables  (S, max_blocks)  int32, padded with 0
     logit_rows    (R,)             int32, indices into [0, T) of the tokens whose logits are wanted
@@ -102,7 +103,7 @@ class Step:
 
 
 class Ops(Protocol):
-    """The ops. Each is a pure function of its inputs; a row's bits depend on that row alone (law one)."""
+    """The ops. Each is a pure function; a row's bits depend on that row alone (law one)."""
 
     name: str
 
@@ -128,12 +129,15 @@ class Ops(Protocol):
         """Rotate in place.   x (T, heads, D); dims past the table's width pass through"""
 
     def store_kv(self, kv: KvArena, layer: int, k: F32, v: F32, slot_mapping: I64) -> None:
-        """Write K and V of the step's tokens, as float16 saturated at +-65504.   k, v (T, num_kv_heads, D)"""
+        """Write K and V of the step's tokens as float16, saturated.  k, v (T, num_kv_heads, D)"""
 
-    def attention(self, out: F32, q: F32, kv: KvArena, layer: int, step: Step, scale: float) -> None:
-        """Each token against all keys of its sequence at positions 0..its own; K and V are already stored.
+    def attention(
+        self, out: F32, q: F32, kv: KvArena, layer: int, step: Step, scale: float
+    ) -> None:
+        """Each token against all keys of its sequence, positions 0..its own; K and V are stored.
 
-        out, q (T, num_heads, D). Head h reads kv head h // (num_heads // num_kv_heads). out must not overlap q.
+        out, q (T, num_heads, D). Head h reads kv head h // (num_heads // num_kv_heads).
+        out must not overlap q.
         Source: Dao et al. 2022, arXiv:2205.14135; paged form: Kwon et al. 2023, arXiv:2309.06180.
         """
 
@@ -147,10 +151,10 @@ class Ops(Protocol):
         """The one natural logarithm, elementwise, x > 0.   any shape, contiguous; out may be x"""
 
     def logits_sum(self, out: U64, logits: F32) -> None:
-        """out[r] = sum over i of bits(logits[r, i]) * (2i + 1) mod 2^64, for the digest.   logits (R, V)"""
+        """out[r] = sum over i of bits(logits[r, i]) * (2i + 1) mod 2^64.   logits (R, V)"""
 
     def logits_argmax(self, out: I32, logits: F32) -> None:
-        """Index of the largest logit, the lowest among equals; -1 when any logit of the row is not finite."""
+        """Index of the largest logit, the lowest among equals; -1 when a logit is not finite."""
 
 
 def quantized_rows(num_tokens: int, cols: int) -> QuantizedRows:
@@ -158,7 +162,9 @@ def quantized_rows(num_tokens: int, cols: int) -> QuantizedRows:
     assert cols % QUANT_BLOCK == 0, cols
     shape = (num_tokens, cols // QUANT_BLOCK)
     return QuantizedRows(
-        np.empty((num_tokens, cols), np.int8), np.empty(shape, np.float32), np.empty(shape, np.int32)
+        np.empty((num_tokens, cols), np.int8),
+        np.empty(shape, np.float32),
+        np.empty(shape, np.int32),
     )
 
 

@@ -1,4 +1,4 @@
-"""Real parts for the tests: a Valkey on a free port, the default model packed once, a temporary home."""
+"""Real parts for the tests: a Valkey on a free port, the default model packed once."""
 
 import os
 import signal
@@ -67,7 +67,7 @@ def redis_url(valkey_url) -> str:
 
 @pytest.fixture(scope="session")
 def model_home() -> Path:
-    """A LOCKSTEP_HOME with the default model packed; kept in build/ so that the next run is quick."""
+    """A LOCKSTEP_HOME with the default model packed; kept in build/ for the next run."""
     from workers.model import catalog
 
     home = ROOT / "build" / "test-home"
