@@ -3,6 +3,9 @@
 Key names are composed here and nowhere else. Values are msgpack, never pickle.
 """
 
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +15,8 @@ SLA_CLASSES: Final = ("realtime", "standard", "batch")  # most urgent first
 POOLS: Final = ("gpu", "cpu")
 TERMINAL: Final = ("finished", "failed", "cancelled", "expired")
 GROUP: Final = "router"  # the consumer group of the request streams
+KEEP_S: Final = 30 * 86400  # unfinished work that nobody touches for so long is gone
+EVENT_BYTES_MAX: Final = 20_000  # a webhook's body; a longer text stays behind and is fetched by id
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,8 +128,10 @@ class Keys:
         self.active = f"{prefix}:active"
         self.control = f"{prefix}:control"
         self.router_bell = f"{prefix}:bell:router"
+        self.pools = f"{prefix}:pools"
         self.webhooks_due = f"{prefix}:webhooks:due"
         self.webhook_queue = self.queue("webhooks")
+        self.rq_suspended = f"{self.rq_prefix}:suspended"
 
     def requests(self, sla: str) -> str:
         return f"{self.prefix}:requests:{sla}"
@@ -144,8 +151,24 @@ class Keys:
     def webhook(self, request_id: str) -> str:
         return f"{self.prefix}:webhook:{request_id}"
 
+    def router(self, name: str) -> str:
+        return f"{self.prefix}:router:{name}"
+
     def queue(self, name: str) -> str:
         return f"{self.rq_prefix}:queue:{name}"
+
+    def rq_job(self, job_id: str) -> str:
+        return f"{self.rq_prefix}:job:{job_id}"
+
+    def wip(self, queue: str) -> str:
+        """RQ's registry of started jobs: members ID:EXECUTION, each one a lease."""
+        return f"{self.rq_prefix}:wip:{queue}"
+
+    def worker(self, name: str) -> str:
+        return f"{self.rq_prefix}:worker:{name}"
+
+    def worker_executions(self, name: str) -> str:
+        return f"{self.rq_prefix}:worker:{name}:executions"
 
 
 def token_entry_id(index: int) -> str:
@@ -154,6 +177,145 @@ def token_entry_id(index: int) -> str:
 
 
 END_ENTRY_ID: Final = "1-0"
+
+
+def token_fields(event: TokenEvent) -> dict[str, str | int]:
+    """The fields of a token's entry; its index is in the entry's id."""
+    fields: dict[str, str | int] = {
+        "token": event.token_id,
+        "text": event.text,
+        "digest": event.digest,
+    }
+    if event.logprobs is not None:
+        fields["logprobs"] = json.dumps(event.logprobs, separators=(",", ":"))
+    return fields
+
+
+def end_fields(event: EndEvent) -> dict[str, str | int]:
+    """The fields of the end entry and of the job's hash alike, status first; what is absent is left out."""
+    assert event.status in TERMINAL, event.status
+    fields: dict[str, str | int] = {"status": event.status, "text": event.text}
+    for name in ("finish_reason", "error", "code", "ttft_ms", "tpot_ms", "queue_ms"):
+        value = getattr(event, name)
+        if value is not None:
+            fields[name] = value if isinstance(value, str) else f"{value:.3f}"
+    if event.digest:
+        fields["digest"] = event.digest
+    if event.usage is not None:
+        fields["prompt_tokens"] = event.usage.prompt_tokens
+        fields["output_tokens"] = event.usage.output_tokens
+    return fields
+
+
+def parse_entry(entry_id: str | bytes, fields: Mapping[bytes, bytes]) -> TokenEvent | EndEvent:
+    """The event that an entry of a token stream holds."""
+    name = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
+    job = parse_job(fields)
+    if name == END_ENTRY_ID:
+        return end_of(job)
+    logprobs = json.loads(fields[b"logprobs"]) if b"logprobs" in fields else None
+    return TokenEvent(
+        index=int(name.removeprefix("0-")) - 1,
+        token_id=int(fields[b"token"]),
+        text=job["text"],
+        digest=job["digest"],
+        logprobs=None if logprobs is None else [(int(t), float(p)) for t, p in logprobs],
+    )
+
+
+def end_of(job: Mapping[str, Any]) -> EndEvent:
+    """The end that a parsed end entry, or the parsed hash of an ended job, tells of."""
+    usage = None
+    if job.get("output_tokens") is not None:
+        usage = Usage(
+            prompt_tokens=job.get("prompt_tokens") or 0, output_tokens=job["output_tokens"]
+        )
+    return EndEvent(
+        status=job["status"],
+        finish_reason=job.get("finish_reason"),
+        text=job.get("text", ""),
+        error=job.get("error"),
+        code=job.get("code"),
+        digest=job.get("digest", ""),
+        usage=usage,
+        ttft_ms=job.get("ttft_ms"),
+        tpot_ms=job.get("tpot_ms"),
+        queue_ms=job.get("queue_ms"),
+    )
+
+
+def request_fields(request: Request, reason: str) -> dict[str, str | int | bytes]:
+    """What routing writes into the job's hash."""
+    fields: dict[str, str | int | bytes] = {
+        "request": msgspec.msgpack.encode(request),
+        "sla": request.sla,
+        "tenant": request.tenant,
+        "model": request.model,
+        "arrival_ms": request.arrival_ms,
+        "prompt_tokens": len(request.token_ids),
+        "metadata": json.dumps(request.metadata, ensure_ascii=False),
+        "reason": reason,
+    }
+    if request.deadline_ms is not None:
+        fields["deadline_ms"] = request.deadline_ms
+    return fields | webhook_fields(request.webhook)
+
+
+def webhook_fields(webhook: WebhookTarget | None) -> dict[str, str | int | bytes]:
+    """The webhook in the job's hash: what ends the job reads it there."""
+    if webhook is None:
+        return {}
+    return {
+        "webhook_url": webhook.url,
+        "webhook_secret_id": webhook.secret_id,
+        "webhook_events": ",".join(webhook.events),
+    }
+
+
+INT_FIELDS: Final = frozenset(
+    "arrival_ms queued_ms started_ms ended_ms deadline_ms attempts prompt_tokens output_tokens cancel".split()
+)
+FLOAT_FIELDS: Final = frozenset(("ttft_ms", "tpot_ms", "queue_ms"))
+
+
+def parse_job(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """A job's hash with Python's types: numbers are numbers, metadata is a dict, request stays msgpack bytes."""
+    job: dict[str, Any] = {}
+    for key, value in raw.items():
+        name = key.decode()
+        if name in INT_FIELDS:
+            job[name] = int(value)
+        elif name in FLOAT_FIELDS:
+            job[name] = float(value)
+        elif name == "metadata":
+            job[name] = json.loads(value)
+        else:
+            job[name] = value if name == "request" else value.decode("utf-8", "replace")
+    return job
+
+
+def event_body(job_id: str, job: Mapping[str, Any]) -> bytes:
+    """The JSON that a webhook posts, made from the parsed hash of an ended job; the same each time.
+
+    {"type": "job.STATUS", "timestamp": when it ended, "data": {id, status, text, finish_reason, usage, digest,
+    error, code, metadata}}; text is null when the body would be longer than EVENT_BYTES_MAX.
+    """
+    data: dict[str, Any] = {"id": job_id, "status": job["status"], "text": job.get("text", "")}
+    data |= {name: job.get(name) for name in ("finish_reason", "digest", "error", "code")}
+    end = end_of(job)
+    data["usage"] = None if end.usage is None else msgspec.structs.asdict(end.usage)
+    data["metadata"] = job.get("metadata", {})
+    ended = datetime.fromtimestamp(job["ended_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
+    event = {
+        "type": f"job.{job['status']}",
+        "timestamp": ended.replace("+00:00", "Z"),
+        "data": data,
+    }
+    body = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
+    if len(body) > EVENT_BYTES_MAX:
+        data["text"] = None
+        body = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
+    return body
 
 
 class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):

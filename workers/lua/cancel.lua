@@ -1,0 +1,19 @@
+-- cancel.lua - a client wants no more of a request.
+--
+-- KEYS[1] hash of the job   KEYS[2] channel of the pools
+-- ARGV[5] request id   ARGV[6] ... the end event of a request that waits
+-- returns "cancelled" (it waited), "cancelling" (it runs: its pool is told), "ended" or "unknown"
+-- include names
+-- include rq_job
+-- include end_request
+local known = redis.call('HMGET', KEYS[1], 'status', 'pool')
+if not known[1] then return 'unknown' end
+if TERMINAL[known[1]] then return 'ended' end
+if known[1] == 'running' then
+  redis.call('HSET', KEYS[1], 'cancel', 1)
+  redis.call('PUBLISH', KEYS[2], 'cancel ' .. ARGV[5])
+  return 'cancelling'
+end
+if known[2] then redis.call('LREM', queue_key(known[2]), 0, ARGV[5]) end
+end_request(ARGV[5], arguments(6), nil)
+return 'cancelled'

@@ -1,0 +1,60 @@
+-- end_request.lua - the one way a request ends, whoever ends it. Needs names.lua, rq_job.lua.
+local WEBHOOK_KEEP_S = 4 * 86400
+local RQ_STATUS = { finished = 'finished', failed = 'failed', expired = 'failed', cancelled = 'canceled' }
+
+-- What the journal holds so far: the text, how many tokens, the last digest.
+local function told(id)
+  local pieces, digest = {}, nil
+  local entries = redis.call('XRANGE', tokens_key(id), '-', '+')
+  for i, entry in ipairs(entries) do
+    for k = 1, #entry[2], 2 do
+      if entry[2][k] == 'text' then pieces[i] = entry[2][k + 1] end
+      if entry[2][k] == 'digest' then digest = entry[2][k + 1] end
+    end
+    pieces[i] = pieces[i] or ''
+  end
+  return table.concat(pieces), #entries, digest
+end
+
+local function wanted(events, status)
+  return not events or events == '' or string.find(',' .. events .. ',', ',' .. status .. ',', 1, true)
+end
+
+-- The first attempt of the webhook, as an RQ job. Its body is made from the job's hash (wire.event_body).
+local function queue_webhook(id, status)
+  local target = redis.call('HMGET', job_key(id), 'webhook_url', 'webhook_secret_id', 'webhook_events')
+  if not target[1] or not wanted(target[3], status) then return RESULT_TTL_S end
+  local keep_s = math.max(RESULT_TTL_S, WEBHOOK_KEEP_S)
+  local key = P .. ':webhook:' .. id
+  redis.call('HSET', key, 'url', target[1], 'secret_id', target[2] or 'default', 'status', 'pending',
+    'event', 'job.' .. status, 'attempt', 1, 'created_ms', NOW_MS)
+  redis.call('EXPIRE', key, keep_s)
+  rq_push('wh-' .. id .. '-1', 'webhooks', 'workers.jobs.deliver', id)
+  return keep_s
+end
+
+-- flat: field, value, ... of the end event, status first. text: the whole text, or nil: taken from the journal.
+-- The caller has made sure that the request has not ended.
+local function end_request(id, flat, text)
+  local job, tokens, status = job_key(id), tokens_key(id), flat[2]
+  redis.call('ZREM', P .. ':active', id)
+  redis.pcall('XADD', tokens, '1-0', unpack(flat))
+  redis.call('HSET', job, unpack(flat))
+  if not text then
+    local count, digest
+    text, count, digest = told(id)
+    if digest then redis.call('HSET', job, 'output_tokens', count - 1, 'digest', digest) end
+  end
+  redis.call('HSET', job, 'text', text, 'ended_ms', NOW_MS)
+  redis.call('HDEL', job, 'cancel')
+  local keep_s = queue_webhook(id, status)
+  redis.call('EXPIRE', job, keep_s)
+  redis.call('EXPIRE', tokens, RESULT_TTL_S)
+  rq_end(id, RQ_STATUS[status])
+end
+
+-- A record that a person should look at; bounded.
+local function dead_letter(...)
+  redis.call('XADD', P .. ':dead', 'MAXLEN', '~', 10000, '*', 'at_ms', NOW_MS, ...)
+  redis.call('EXPIRE', P .. ':dead', KEEP_S)
+end

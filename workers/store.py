@@ -1,0 +1,204 @@
+"""The store: Redis clients, and every hand-over as one atomic script (workers/lua, WIRE.md).
+
+A write is never re-sent by the client library: a lost reply would double it. What is retried is a whole
+script, by us, because each one tells a repeat from a first time.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from workers.settings import Settings
+from workers.wire import (
+    GROUP,
+    KEEP_S,
+    EndEvent,
+    Keys,
+    PoolLoad,
+    Request,
+    TokenEvent,
+    WebhookTarget,
+    end_fields,
+    parse_entry,
+    parse_job,
+    request_fields,
+    webhook_fields,
+)
+
+LUA: Final = Path(__file__).parent / "lua"
+LOAD_TTL_S: Final = 5  # a pool that is silent for so long is gone
+Value = str | bytes | int | float
+Fields = Mapping[str, str | int | bytes] | Mapping[str, str | int]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What became of a request at the HTTP door; of an id that is known, the entry and status it has."""
+
+    is_new: bool
+    entry_id: str
+    status: str
+
+
+def script_text(name: str) -> str:
+    """The script with the files of its `-- include NAME` lines in their places."""
+    lines = (LUA / f"{name}.lua").read_text().splitlines()
+    return "\n".join(
+        script_text(line.removeprefix("-- include ")) if line.startswith("-- include ") else line
+        for line in lines
+    )
+
+
+def flat(fields: Fields) -> list[Value]:
+    """Fields as scripts take them: name, value, name, value, ..."""
+    return [item for pair in fields.items() for item in pair]
+
+
+class Store:
+    """One node's view of Redis. Safe to share between threads."""
+
+    def __init__(
+        self,
+        url: str,
+        keys: Keys,
+        *,
+        timeout_s: float = 5.0,
+        result_ttl_s: int = 4 * 86400,
+        lease_s: float = 15.0,
+        max_attempts: int = 4,
+    ) -> None:
+        # rq reads its prefix when it is first imported: set before anybody does
+        os.environ["RQ_KEY_PREFIX"] = keys.rq_prefix
+        self.url = url
+        self.keys = keys
+        self.timeout_s = timeout_s
+        self.result_ttl_s = result_ttl_s
+        self.lease_s = lease_s
+        self.max_attempts = max_attempts
+        self.redis = self.blocking(0.0)
+        self._scripts: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, settings: Settings, *, timeout_s: float = 5.0) -> "Store":
+        """The store that the settings name."""
+        return cls(
+            settings.url,
+            Keys(settings.key_prefix),
+            timeout_s=timeout_s,
+            result_ttl_s=settings.result_ttl_s,
+            lease_s=settings.lease_s,
+            max_attempts=settings.max_attempts,
+        )
+
+    def blocking(self, block_s: float) -> Redis:
+        """A client for reads that block up to block_s: no retries, a socket timeout beyond the block."""
+        return Redis.from_url(
+            self.url,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=block_s + self.timeout_s,
+            socket_connect_timeout=self.timeout_s,
+            protocol=3,
+            legacy_responses=True,
+        )
+
+    def run(self, name: str, keys: Iterable[str], *arguments: Value) -> Any:
+        """Call the script workers/lua/NAME.lua; the common arguments are put before its own."""
+        script = self._scripts.get(name)
+        if script is None:
+            script = self._scripts[name] = self.redis.register_script(script_text(name))
+        common = (self.keys.prefix, self.keys.rq_prefix, KEEP_S, self.result_ttl_s)
+        return script(keys=list(keys), args=[*common, *arguments])
+
+    # --- from the client to a queue -------------------------------------------------------------------
+
+    def accept(self, *, request_id: str, tenant: str, sla: str, body: bytes) -> Accepted:
+        """Take a request at the HTTP door: it is accepted when this returns. May be repeated."""
+        keys = [self.keys.requests(sla), self.keys.job(request_id)]
+        is_new, entry_id, status = self.run("accept", keys, sla, tenant, body)
+        return Accepted(is_new == 1, entry_id.decode(), status.decode())
+
+    def route(self, *, sla: str, entry_id: str, request: Request, pool: str, reason: str) -> str:
+        """Hand an admitted request from its stream to a pool's queue.
+
+        Gives "routed", "duplicate" (the id is known; the entry is gone) or "not-mine" (another router did it).
+        """
+        keys = [self.keys.requests(sla), self.keys.job(request.id), self.keys.rq_job(request.id)]
+        keys += [self.keys.queue(pool), self.keys.active]
+        fields = flat(request_fields(request, reason))
+        return text(self.run("route", keys, GROUP, entry_id, request.id, pool, *fields))
+
+    def refuse(
+        self,
+        *,
+        sla: str,
+        entry_id: str,
+        request_id: str,
+        tenant: str,
+        end: EndEvent,
+        body: bytes,
+        webhook: WebhookTarget | None = None,
+        dead: bool = False,
+    ) -> str:
+        """End a stream entry that will not run; dead also keeps it in the dead letters.
+
+        Gives "refused", "duplicate" (the id is known: only the entry goes) or "not-mine".
+        """
+        keys = [self.keys.requests(sla), self.keys.job(request_id)]
+        hook = webhook_fields(webhook)
+        arguments = [GROUP, entry_id, request_id, sla, tenant, body, int(dead)]
+        pairs = [len(hook), *flat(hook), *flat(end_fields(end))]
+        return text(self.run("refuse", keys, *arguments, *pairs))
+
+    def cancel(self, request_id: str) -> str:
+        """End a request that waits ("cancelled"), or tell the pool that runs it ("cancelling"); "ended", "unknown"."""
+        end = EndEvent(status="cancelled", code="cancelled", error="cancelled by the client")
+        keys = [self.keys.job(request_id), self.keys.control]
+        return text(self.run("cancel", keys, request_id, *flat(end_fields(end))))
+
+    # --- what anybody may read ------------------------------------------------------------------------
+
+    def job(self, request_id: str) -> dict[str, Any] | None:
+        """The job's hash, parsed; None when there is none."""
+        raw = cast(dict[bytes, bytes], self.redis.hgetall(self.keys.job(request_id)))
+        return {"id": request_id, **parse_job(raw)} if raw else None
+
+    def tokens(
+        self, request_id: str, after: str = "0-0"
+    ) -> list[tuple[str, TokenEvent | EndEvent]]:
+        """The journal's entries after an entry id."""
+        entries = self.redis.xrange(self.keys.tokens(request_id), min=f"({after}", max="+")
+        pairs = cast(list[tuple[bytes, dict[bytes, bytes]]], entries)
+        return [(entry_id.decode(), parse_entry(entry_id, fields)) for entry_id, fields in pairs]
+
+    # --- what pools say of themselves -----------------------------------------------------------------
+
+    def report(self, load: PoolLoad) -> None:
+        """Say how this pool is; silence of LOAD_TTL_S seconds means it is gone."""
+        key = self.keys.pool(load.pool, load.worker)
+        with self.redis.pipeline(transaction=False) as pipeline:
+            pipeline.set(key, msgspec.json.encode(load), ex=LOAD_TTL_S)
+            pipeline.sadd(self.keys.pools, key)
+            pipeline.expire(self.keys.pools, KEEP_S)
+            pipeline.execute()
+
+    def loads(self) -> list[PoolLoad]:
+        """What every living pool said last."""
+        keys = sorted(cast(set[bytes], self.redis.smembers(self.keys.pools)))
+        if not keys:
+            return []
+        reports = cast(list[bytes | None], self.redis.mget(keys))
+        silent = [key for key, report in zip(keys, reports, strict=True) if report is None]
+        if silent:
+            self.redis.srem(self.keys.pools, *silent)
+        return [msgspec.json.decode(report, type=PoolLoad) for report in reports if report]
+
+
+def text(reply: bytes) -> str:
+    return reply.decode()
