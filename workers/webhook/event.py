@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from msgspec import to_builtins
+
+from workers.wire import end_of
+
 BODY_BYTES_MAX: Final = 20_000  # Standard Webhooks wants less than 20 KB; the rest is read by GET
-NUMBERS: Final = ("ttft_ms", "tpot_ms")
-COUNTS: Final = ("prompt_tokens", "output_tokens")
 
 
-def compose(request_id: str, job: Mapping[str, str]) -> bytes:
-    """JSON in UTF-8. job: the fields of lockstep:job:ID, status one of wire.TERMINAL.
+def compose(request_id: str, job: Mapping[str, Any]) -> bytes:
+    """JSON in UTF-8. job: the parsed hash of an ended request (wire.parse_job).
 
     A text that would make the body too long stays out (text_omitted), then metadata likewise.
     """
@@ -42,27 +44,27 @@ def public_id(request_id: str) -> tuple[str, str]:
     return (tenant, name) if mark else ("default", request_id)
 
 
-def _data(request_id: str, job: Mapping[str, str]) -> dict[str, Any]:
+def _data(request_id: str, job: Mapping[str, Any]) -> dict[str, Any]:
     tenant, name = public_id(request_id)
-    numbers = {key: float(job[key]) if job.get(key) else None for key in NUMBERS}
-    counts = {key: int(job[key]) for key in COUNTS if job.get(key)}
+    end = end_of(job)
     return {
         "id": name,
         "tenant": tenant,
-        "status": job["status"],
-        "text": job.get("text", ""),
-        "finish_reason": job.get("finish_reason") or None,
-        "usage": counts or None,
-        **numbers,
-        "digest": job.get("digest") or None,
-        "error": job.get("error") or None,
-        "code": job.get("code") or None,
-        "metadata": json.loads(job.get("metadata") or "{}"),
+        "status": end.status,
+        "text": end.text,
+        "finish_reason": end.finish_reason,
+        "usage": end.usage and to_builtins(end.usage),
+        "ttft_ms": end.ttft_ms,
+        "tpot_ms": end.tpot_ms,
+        "digest": end.digest or None,
+        "error": end.error,
+        "code": end.code,
+        "metadata": job.get("metadata") or {},
     }
 
 
-def _dump(job: Mapping[str, str], data: Mapping[str, Any]) -> bytes:
-    ended = datetime.fromtimestamp(int(job.get("ended_ms") or 0) / 1000, UTC)
+def _dump(job: Mapping[str, Any], data: Mapping[str, Any]) -> bytes:
+    ended = datetime.fromtimestamp(job["ended_ms"] / 1000, UTC)
     timestamp = ended.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     event = {"type": f"job.{job['status']}", "timestamp": timestamp, "data": data}
     return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()

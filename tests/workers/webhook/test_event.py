@@ -9,15 +9,15 @@ from workers.wire import TERMINAL
 
 FINISHED = {
     "status": "finished",
-    "ended_ms": "1795996800250",
+    "ended_ms": 1795996800250,
     "text": "Grüße, “Welt”",
     "finish_reason": "stop",
-    "prompt_tokens": "5",
-    "output_tokens": "3",
-    "ttft_ms": "12.5",
-    "tpot_ms": "4.25",
+    "prompt_tokens": 5,
+    "output_tokens": 3,
+    "ttft_ms": 12.5,
+    "tpot_ms": 4.25,
     "digest": "00ff00ff00ff00ff",
-    "metadata": '{"order":[1,2]}',
+    "metadata": {"order": [1, 2]},
 }
 
 
@@ -44,7 +44,7 @@ def test_a_finished_request_says_everything():
 
 @pytest.mark.parametrize("status", TERMINAL)
 def test_every_end_has_its_type_and_the_same_keys(status):
-    event = json.loads(compose("r", {"status": status, "ended_ms": "0", "error": "why"}))
+    event = json.loads(compose("r", {"status": status, "ended_ms": 0, "error": "why"}))
     assert event["type"] == f"job.{status}"
     assert event["data"]["error"] == "why"
     assert event["data"].keys() == json.loads(compose("r", FINISHED))["data"].keys()
@@ -52,9 +52,8 @@ def test_every_end_has_its_type_and_the_same_keys(status):
 
 def test_a_refused_request_has_little_to_say():
     """It was never routed: its hash holds a status and a reason, no counts."""
-    data = json.loads(compose("r", {"status": "failed", "error": "no", "code": "bad_request"}))[
-        "data"
-    ]
+    job = {"status": "failed", "ended_ms": 0, "error": "no", "code": "bad_request"}
+    data = json.loads(compose("r", job))["data"]
     assert (data["usage"], data["ttft_ms"], data["text"], data["metadata"]) == (None, None, "", {})
     assert (data["error"], data["code"]) == ("no", "bad_request")
 
@@ -79,7 +78,7 @@ def test_the_longest_text_that_fits_is_sent():
 
 
 def test_huge_metadata_stays_out_too():
-    body = compose("r", {**FINISHED, "metadata": json.dumps({"a": "b" * 30_000})})
+    body = compose("r", {**FINISHED, "metadata": {"a": "b" * 30_000}})
     data = json.loads(body)["data"]
     assert len(body) < BODY_BYTES_MAX
     assert (data["text_omitted"], data["metadata_omitted"]) == (True, True)
