@@ -1,0 +1,50 @@
+"""The HTTP application: its routes by theme, one shape of error, and the tasks beside them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from anyio.to_thread import run_sync
+from fastapi import FastAPI
+
+from ingest import errors, health, jobs, openai
+from ingest.desk import Desk
+from ingest.pulse import StallWatch
+from workers.log import logger
+from workers.text.text_model import TextModel
+
+MODEL_RETRY_S = 1.0
+
+
+def create_app(desk: Desk) -> FastAPI:
+    """The application over one desk."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(desk.reader.run()), asyncio.create_task(load_text(desk))]
+        yield
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    app = FastAPI(title="Lockstep", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.desk = desk
+    app.state.watch = StallWatch()
+    for theme in (openai, jobs, health):
+        app.include_router(theme.routes)
+    errors.install(app)
+    return app
+
+
+async def load_text(desk: Desk) -> None:
+    """Loads the model's text side as soon as the model is there; until then requests get 503."""
+    folder = desk.settings.home / "models" / desk.settings.model
+    has_told = False
+    while desk.text is None:
+        try:
+            desk.text = await run_sync(TextModel.load, folder)
+        except OSError:
+            if not has_told:
+                logger("api").info("waiting for the model", model=desk.settings.model)
+            has_told = True
+            await asyncio.sleep(MODEL_RETRY_S)

@@ -1,0 +1,212 @@
+"""What every route works with: the store, the model's text side, the token streams, the metrics.
+
+A request is accepted in three steps, in one helper thread: admit (pure), a look at the queues,
+one script in Redis.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from anyio.to_thread import run_sync
+from redis.exceptions import RedisError
+
+from ingest.errors import ApiError
+from ingest.metrics import Metrics
+from ingest.pulse import Pulse, take_pulse
+from ingest.tokens import Entry, TokenReader
+from router.admit import Door, Reject, admit
+from router.route import max_sequence_tokens
+from workers.address import Networks, parse_networks
+from workers.log import logger
+from workers.settings import Settings
+from workers.store import Store
+from workers.text.text_model import TextModel
+from workers.wire import END_ENTRY_ID, TERMINAL, EndEvent, Keys, Request, end_of
+
+PULSE_AGE_S: Final = 0.25  # how old a look at queues and pools may be
+RETRY_FULL_S: Final = 10
+RETRY_LOADING_S: Final = 3
+CANCEL_TRIES: Final = 5
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """An accepted request.
+
+    is_new  False when an earlier request has the same id: its result counts
+    status  what the store says of it now
+    """
+
+    request: Request
+    is_new: bool
+    status: str
+
+
+class Desk:
+    """One for the process; made before the server starts."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.keys = Keys(settings.key_prefix)
+        self.store = Store.of(settings)
+        self.reader = TokenReader(settings.url, self.keys)
+        self.metrics = Metrics()
+        self.allow: Networks = parse_networks(settings.webhook_allow)
+        self.text: TextModel | None = None
+        self.visitors = Visitors(self)
+        self.started_s = int(time.time())
+        self._pulse: tuple[float, Pulse] | None = None
+
+    def text_model(self) -> TextModel:
+        """The served model's text side. Raises ApiError 503 while it is not there yet."""
+        if self.text is None:
+            raise ApiError(
+                503,
+                f"model {self.settings.model!r} is being prepared; ask again",
+                code="model_loading",
+                retry_after_s=RETRY_LOADING_S,
+            )
+        return self.text
+
+    async def accept(self, fields: Mapping[str, Any], *, door: str) -> Receipt:
+        """Admits and accepts. Raises ApiError, or redis' errors when the store is away."""
+        text = self.text_model()
+        receipt = await run_sync(self._accept, fields, text)
+        self.metrics.accepted.labels(receipt.request.sla, door).inc()
+        return receipt
+
+    def _accept(self, fields: Mapping[str, Any], text: TextModel) -> Receipt:
+        request = self.admitted(fields, text)
+        self._refuse_if_full(request.sla)
+        accepted = self.store.accept(
+            request_id=request.id,
+            tenant=request.tenant,
+            sla=request.sla,
+            body=_packed(fields, request),
+        )
+        return Receipt(request, accepted.is_new, accepted.status)
+
+    def admitted(self, fields: Mapping[str, Any], text: TextModel) -> Request:
+        """The request in these fields. Raises ApiError that names the field."""
+        door = Door(
+            text=text,
+            now_ms=time.time_ns() // 1_000_000,
+            allow=self.allow,
+            max_sequence_tokens=max_sequence_tokens(self.pulse().loads),
+        )
+        result = admit(fields, door, sla=None, entry_id=None, plain=False)
+        if isinstance(result, Reject):
+            self.metrics.refused.labels(result.code).inc()
+            status = 404 if result.code == "model_not_found" else 400
+            raise ApiError(status, result.reason, param=result.field, code=result.code)
+        return result
+
+    def _refuse_if_full(self, sla: str) -> None:
+        """Raises ApiError 429 when max_queue requests wait before one of this class."""
+        length = self.pulse().waiting(sla)
+        if length >= self.settings.max_queue:
+            self.metrics.refused.labels("queue_full").inc()
+            reason = f"{length} requests wait already; ask again later"
+            raise ApiError(429, reason, code="queue_full", retry_after_s=RETRY_FULL_S)
+
+    def pulse(self) -> Pulse:
+        """A look at the node that is at most PULSE_AGE_S old."""
+        now = time.monotonic()
+        if self._pulse is None or now - self._pulse[0] > PULSE_AGE_S:
+            self._pulse = (now, take_pulse(self.store))
+        return self._pulse[1]
+
+    async def follow(self, request_id: str, after: str = "0-0") -> AsyncIterator[list[Entry]]:
+        """As TokenReader.listen; of a request whose stream has expired already, only the end."""
+        end = await run_sync(self._end_without_stream, request_id)
+        if end is not None:
+            yield [(END_ENTRY_ID, end)]
+            return
+        async for entries in self.reader.listen(request_id, after):
+            yield entries
+
+    def _end_without_stream(self, request_id: str) -> EndEvent | None:
+        if self.store.redis.exists(self.keys.tokens(request_id)):
+            return None
+        job = self.store.job(request_id)
+        return end_of(job) if job and job["status"] in TERMINAL else None
+
+    async def cancel(self, request_id: str) -> str:
+        """Store.cancel, asked again while the store is away."""
+        for attempt in range(CANCEL_TRIES):
+            try:
+                return await run_sync(self.store.cancel, request_id)
+            except (RedisError, OSError) as error:
+                logger("api").warning("cancel waits for the store", id=request_id, error=str(error))
+                await asyncio.sleep(1 + attempt)
+        return "unknown"
+
+
+class Visit:
+    """One client that waits for the answer to a request."""
+
+    def __init__(self, visitors: "Visitors", receipt: Receipt) -> None:
+        self.visitors = visitors
+        self.request = receipt.request
+        self.is_here = True
+
+    def events(self) -> AsyncIterator[list[Entry]]:
+        """The request's events from the first."""
+        return self.visitors.desk.follow(self.request.id)
+
+    def leave(self) -> bool:
+        """The answer is complete, or the client has gone.
+
+        True when nobody is left and a visitor brought the request.
+        """
+        was_here, self.is_here = self.is_here, False
+        return was_here and self.visitors.leave(self.request.id)
+
+    async def gone(self) -> None:
+        """The client left before its answer was complete."""
+        if self.leave():
+            self.visitors.desk.metrics.disconnects.inc()
+            await self.visitors.desk.cancel(self.request.id)
+
+
+class Visitors:
+    """Who waits for which request: the last one to leave cancels it, if a visitor brought it.
+
+    A job that somebody only watches is not theirs to cancel.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.waiting: Counter[str] = Counter()
+        self.brought: set[str] = set()
+
+    def enter(self, receipt: Receipt) -> Visit:
+        self.waiting[receipt.request.id] += 1
+        if receipt.is_new:
+            self.brought.add(receipt.request.id)
+        return Visit(self, receipt)
+
+    def leave(self, request_id: str) -> bool:
+        self.waiting[request_id] -= 1
+        if self.waiting[request_id] > 0:
+            return False
+        del self.waiting[request_id]
+        is_ours = request_id in self.brought
+        self.brought.discard(request_id)
+        return is_ours
+
+
+def _packed(fields: Mapping[str, Any], request: Request) -> bytes:
+    """What goes on the stream: the client's fields, the prompt as token ids: it is encoded once."""
+    body = {k: v for k, v in fields.items() if k not in ("prompt", "messages")}
+    body["token_ids"] = request.token_ids
+    try:
+        return msgspec.msgpack.encode(body)
+    except OverflowError:  # in a field that admission ignores
+        reason = "a number of the body has more than 64 bits"
+        raise ApiError(400, reason, code="bad_request") from None

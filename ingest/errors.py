@@ -1,0 +1,132 @@
+"""Errors as OpenAI's error object, whatever went wrong: one shape for 400 to 503.
+
+It is {"error": {"message": "...", "type": "...", "param": "the field" or null, "code": "..."}}.
+"""
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+import redis.exceptions
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+
+from workers.log import logger
+
+RETRY_STORE_S: Final = 2  # how soon it is worth asking again when the store is away
+LINGER_S: Final = (
+    5.0  # a refused upload is read and thrown away for so long, so that the client sees why
+)
+
+TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+STATUS_OF_CODE: Final = {
+    "cancelled": 499,  # not one of those that clients repeat by themselves
+    "expired": 504,
+    "bad_request": 400,
+    "too_large": 400,
+    "model_not_found": 404,
+}
+
+
+class ApiError(Exception):
+    """An answer other than 200. param names the field; retry_after_s becomes Retry-After."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+
+def error_object(error: ApiError) -> dict[str, Any]:
+    """OpenAI's error object."""
+    kind = TYPES.get(error.status)
+    if kind is None:
+        kind = "invalid_request_error" if error.status < 500 else "server_error"
+    fields = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
+    return {"error": fields}
+
+
+def error_response(error: ApiError) -> Response:
+    """The HTTP answer that tells of `error`."""
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(error.retry_after_s)
+    kind = LingeringResponse if error.status == 413 else Response
+    body = msgspec.json.encode(error_object(error))
+    return kind(body, error.status, headers=headers, media_type="application/json")
+
+
+def status_of(code: str | None) -> int:
+    """The HTTP status for the `code` of a request that ended without a result."""
+    return STATUS_OF_CODE.get(code or "", 500)
+
+
+def store_away() -> ApiError:
+    """What a client is told while Redis does not answer."""
+    return ApiError(
+        503, "the store does not answer; ask again", code="store_away", retry_after_s=RETRY_STORE_S
+    )
+
+
+class LingeringResponse(Response):
+    """Answers at once and closes only after the client stopped sending, or LINGER_S passed.
+
+    Closing a socket with unread bytes resets it: the client would not see why it was refused.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.headers["Connection"] = "close"
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send({**start, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        try:
+            async with asyncio.timeout(LINGER_S):
+                while (await receive()).get("more_body", False):
+                    pass
+        except TimeoutError:
+            pass
+        await send({"type": "http.response.body", "body": b""})
+
+
+def install(app: FastAPI) -> None:
+    """Makes every error of `app` an error object, also those that the framework finds itself."""
+
+    @app.exception_handler(ApiError)
+    async def ours(request: Request, error: ApiError) -> Response:
+        return error_response(error)
+
+    @app.exception_handler(HTTPException)
+    async def of_framework(request: Request, error: HTTPException) -> Response:
+        words = {404: "there is no", 405: "method not allowed:"}.get(error.status_code)
+        place = f"{request.method} {request.url.path}"
+        message = f"{words} {place}" if words else str(error.detail)
+        response = error_response(ApiError(error.status_code, message, code=_code(error)))
+        response.headers.update(error.headers or {})
+        return response
+
+    @app.exception_handler(redis.exceptions.ConnectionError)
+    @app.exception_handler(redis.exceptions.TimeoutError)
+    async def without_store(request: Request, error: Exception) -> Response:
+        return error_response(store_away())
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        logger("api").error("request crashed", path=request.url.path, exc_info=error)
+        return error_response(ApiError(500, "internal error; it has been logged", code="internal"))
+
+
+def _code(error: HTTPException) -> str | None:
+    return {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)

@@ -1,0 +1,70 @@
+"""/healthz, /readyz and /metrics.
+
+Health is measured by progress: work that waits while nothing moves is a fault.
+"""
+
+import time
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from redis.exceptions import RedisError
+
+from ingest.desk import Desk
+from ingest.errors import ApiError, error_object
+from ingest.pulse import STALL_S, Pulse, StallWatch, take_pulse
+from ingest.sse import json_response
+
+routes = APIRouter()
+
+
+@routes.get("/healthz")
+async def healthz() -> Response:
+    """This process answers."""
+    return json_response({"status": "ok"})
+
+
+@routes.get("/readyz")
+async def readyz(request: Request) -> Response:
+    """The node takes requests and gets on with them; else 503 and what is missing."""
+    desk: Desk = request.app.state.desk
+    watch: StallWatch = request.app.state.watch
+    try:
+        pulse = await run_sync(take_pulse, desk.store)
+    except (RedisError, OSError):
+        problems = {"store": "does not answer"}
+    else:
+        problems = problems_of(pulse, watch.stalled(pulse.vitals(), time.monotonic()))
+    if desk.text is None:
+        problems["model"] = f"{desk.settings.model} is being prepared"
+    if not problems:
+        return json_response({"status": "ready"})
+    sentence = "; ".join(f"{part}: {what}" for part, what in problems.items())
+    error = error_object(ApiError(503, f"not ready: {sentence}", code="not_ready"))
+    response = json_response({"status": "not ready", "problems": problems, **error}, 503)
+    response.headers["Retry-After"] = "1"
+    return response
+
+
+def problems_of(pulse: Pulse, stalled: list[str]) -> dict[str, str]:
+    """What keeps the node from being ready, part by part."""
+    problems = {name: f"has work and did not move for {STALL_S:.0f} s" for name in stalled}
+    if pulse.num_routers == 0:
+        problems["router"] = "does not run"
+    if not any(load.state == "ready" for load in pulse.loads):
+        states = [f"{load.pool} {load.state}" for load in pulse.loads]
+        problems["pools"] = ", ".join(states) or "none runs"
+    return problems
+
+
+@routes.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """The page that Prometheus reads; without the store, what this process knows itself."""
+    desk: Desk = request.app.state.desk
+    try:
+        pulse = await run_sync(take_pulse, desk.store)
+    except (RedisError, OSError):
+        pulse = None
+    page = desk.metrics.page(pulse, len(desk.reader.listeners))
+    return Response(page, media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,152 @@
+"""/v1/jobs: requests that outlive their client. Put in, looked at, followed, cancelled.
+
+POST /v1/jobs            202 {id, status}, Location
+GET /v1/jobs/ID          what is known of it
+GET /v1/jobs/ID/events   its tokens and its end as server-sent events, resumable by Last-Event-ID
+DELETE /v1/jobs/ID       cancel
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from ingest.body import read_fields
+from ingest.desk import Desk
+from ingest.errors import ApiError
+from ingest.fields import SLA_HEADER, request_fields
+from ingest.shapes import usage_object
+from ingest.sse import KEEP_ALIVE, EventStream, frame, json_response
+from ingest.tokens import Stopping, order
+from router.schema import request_schema
+from workers.wire import END_ENTRY_ID, EndEvent, TokenEvent, end_of
+
+routes = APIRouter()
+
+SHOWN: Final[tuple[str, ...]] = (
+    *("id", "status", "sla", "model", "pool", "reason", "worker", "attempts", "text"),
+    *("finish_reason", "digest", "ttft_ms", "tpot_ms", "queue_ms", "arrival_ms", "queued_ms"),
+    *("started_ms", "ended_ms", "deadline_ms", "metadata", "webhook_url"),
+)
+
+
+@routes.post("/v1/jobs")
+async def create(request: Request) -> Response:
+    """Accepts a request; an id that is known already gives its first request's job."""
+    desk: Desk = request.app.state.desk
+    body = await read_fields(request)
+    fields = request_fields(body, request.headers.get(SLA_HEADER))
+    receipt = await desk.accept(fields, door="jobs")
+    request_id = receipt.request.id
+    answer = {
+        "id": request_id,
+        "object": "job",
+        "status": receipt.status,
+        "sla": receipt.request.sla,
+        "events": f"/v1/jobs/{request_id}/events",
+    }
+    response = json_response(answer, 202 if receipt.is_new else 200)
+    response.headers["Location"] = f"/v1/jobs/{request_id}"
+    return response
+
+
+@routes.get("/v1/schema")
+async def schema() -> Response:
+    """What a request may hold, whichever way it comes."""
+    return json_response(request_schema())
+
+
+@routes.get("/v1/jobs/{request_id}")
+async def show(request_id: str, request: Request) -> Response:
+    """The job's status, and its result once it has one."""
+    return json_response(job_object(await find(request.app.state.desk, request_id)))
+
+
+@routes.delete("/v1/jobs/{request_id}")
+async def cancel(request_id: str, request: Request) -> Response:
+    """Gives `cancelled` (it waited), `cancelling` (its pool was told) or `ended` (it was over)."""
+    desk: Desk = request.app.state.desk
+    result = await run_sync(desk.store.cancel, request_id)
+    if result == "unknown":
+        raise unknown(request_id)
+    return json_response({"id": request_id, "object": "job", "result": result})
+
+
+@routes.get("/v1/jobs/{request_id}/events")
+async def events(request_id: str, request: Request) -> Response:
+    """Tokens and end. Whoever comes back after the end gets 204, which means: stay away."""
+    desk: Desk = request.app.state.desk
+    await find(desk, request_id)
+    after = request.headers.get("last-event-id") or request.query_params.get("after") or "0-0"
+    try:
+        is_over = order(after) >= order(END_ENTRY_ID)
+    except ValueError as error:
+        raise ApiError(400, f"Last-Event-ID: {error}", param="Last-Event-ID") from None
+    if is_over:
+        return Response(status_code=204)
+    return EventStream(event_frames(desk, request_id, after))
+
+
+async def event_frames(desk: Desk, request_id: str, after: str) -> AsyncIterator[bytes]:
+    """One frame an entry. A process that ends closes the stream; its client resumes it."""
+    try:
+        async for entries in desk.follow(request_id, after):
+            frames = [event_frame(entry_id, event) for entry_id, event in entries]
+            yield b"".join(frames) or KEEP_ALIVE
+    except Stopping:
+        return
+
+
+def event_frame(entry_id: str, event: TokenEvent | EndEvent) -> bytes:
+    if isinstance(event, TokenEvent):
+        data: dict[str, Any] = {
+            "index": event.index,
+            "token_id": event.token_id,
+            "text": event.text,
+            "digest": event.digest,
+        }
+        if event.logprobs is not None:
+            data["logprobs"] = event.logprobs
+        return frame(data, event="token", entry_id=entry_id)
+    data = {
+        "status": event.status,
+        "finish_reason": event.finish_reason,
+        "text": event.text,
+        "error": error_of(event.error, event.code),
+        "digest": event.digest,
+        "usage": usage_object(event.usage) if event.usage else None,
+        "ttft_ms": event.ttft_ms,
+        "tpot_ms": event.tpot_ms,
+        "queue_ms": event.queue_ms,
+    }
+    return frame(data, event="end", entry_id=entry_id)
+
+
+async def find(desk: Desk, request_id: str) -> dict[str, Any]:
+    """The job's hash. Raises ApiError 404."""
+    job = await run_sync(desk.store.job, request_id)
+    if job is None:
+        raise unknown(request_id)
+    return job
+
+
+def unknown(request_id: str) -> ApiError:
+    return ApiError(404, f"id: there is no job {request_id!r}", param="id", code="job_not_found")
+
+
+def job_object(job: dict[str, Any]) -> dict[str, Any]:
+    """A job as the API shows it; what is not known yet is left out."""
+    shown = {name: job[name] for name in SHOWN if name in job}
+    usage = end_of(job).usage
+    return {
+        "object": "job",
+        **shown,
+        "usage": usage_object(usage) if usage else None,
+        "error": error_of(job.get("error"), job.get("code")),
+    }
+
+
+def error_of(message: str | None, code: str | None) -> dict[str, Any] | None:
+    return {"message": message, "code": code} if message else None

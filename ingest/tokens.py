@@ -1,0 +1,174 @@
+"""Token streams as they grow: one connection that reads every stream somebody listens to.
+
+    listen(ID) ──► Listener ──┐
+    listen(ID) ──► Listener ──┼──► one XREAD BLOCK over all their keys ──► each listener's `pending`
+    listen(ID) ──► Listener ──┘
+
+A step of a pool writes the tokens of all its sequences in one script, so one reply carries them
+all: a token costs little more than parsing it. A new listener interrupts the blocked read (CLIENT
+UNBLOCK), and the next read has its key too. Each key is read from where its slowest listener is; a
+store that goes away is waited for, and nothing is missed.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import redis.asyncio
+from redis.exceptions import RedisError
+
+from workers.log import logger
+from workers.wire import END_ENTRY_ID, EndEvent, Keys, TokenEvent, parse_entry
+
+BLOCK_MS: Final = 20_000
+RETRY_S: Final = 0.5
+NUDGE_S: Final = (
+    0.002  # between two tries to interrupt a read that is still on its way to the store
+)
+
+SILENCE_S: Final = 15.0  # a listener hears of a silence so long, to say something to its client
+
+Event = TokenEvent | EndEvent
+Entry = tuple[str, Event]  # entry id and event
+
+
+class Stopping(Exception):
+    """This process ends; the request goes on without it."""
+
+
+class Listener:
+    """One reader of one token stream. after: the last entry it has."""
+
+    def __init__(self, key: str, after: str) -> None:
+        self.key = key
+        self.after = order(after)
+        self.pending: list[Entry] = []
+        self.news = asyncio.Event()
+
+    def offer(self, entry_id: str, event: Event) -> None:
+        if order(entry_id) > self.after:
+            self.after = order(entry_id)
+            self.pending.append((entry_id, event))
+            self.news.set()
+
+    async def take(self) -> list[Entry]:
+        """What came since the last call, waiting for it; empty after SILENCE_S without anything."""
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                await self.news.wait()
+        except TimeoutError:
+            return []
+        self.news.clear()
+        taken, self.pending = self.pending, []
+        return taken
+
+
+def order(entry_id: str) -> tuple[int, int]:
+    """An entry id as what it is compared by. Raises ValueError when it is none."""
+    milliseconds, _, sequence = entry_id.partition("-")
+    if not (milliseconds + sequence).isascii() or not (milliseconds + (sequence or "0")).isdigit():
+        raise ValueError(f"{entry_id!r} is no entry id")
+    return int(milliseconds), int(sequence or 0)
+
+
+class TokenReader:
+    """Reads for all listeners of this process; run() is its one task."""
+
+    def __init__(self, url: str, keys: Keys) -> None:
+        self.keys = keys
+        self.url = url
+        self.listeners: list[Listener] = []
+        self.version = 0  # of the set of listeners
+        self.reading = 0  # the version that the read under way knows
+        self.changed = asyncio.Event()
+        self.stopped = False
+        self.client: Any = None
+        self.nudger: Any = None
+
+    async def listen(self, request_id: str, after: str = "0-0") -> AsyncIterator[list[Entry]]:
+        """What comes behind entry `after`, up to the end event; [] for each long silence.
+
+        Raises Stopping when this process ends before the request does.
+        """
+        listener = Listener(self.keys.tokens(request_id), after)
+        self.listeners.append(listener)
+        self.version += 1
+        self.changed.set()
+        try:
+            while True:
+                entries = await listener.take()
+                if self.stopped:
+                    raise Stopping
+                yield entries
+                if entries and entries[-1][0] == END_ENTRY_ID:
+                    return
+        finally:
+            self.listeners.remove(listener)
+
+    def stop(self) -> None:
+        """Lets every listener go: their clients come back to the next process."""
+        self.stopped = True
+        for listener in self.listeners:
+            listener.news.set()
+
+    async def run(self) -> None:
+        """Reads until cancelled."""
+        self.client = self._connect(timeout_s=BLOCK_MS / 1000 + 10, single_connection_client=True)
+        self.nudger = self._connect(timeout_s=5)
+        nudging = asyncio.create_task(self._nudge())
+        try:
+            while True:
+                try:
+                    await self._read()
+                except (RedisError, OSError) as error:
+                    logger("api").debug("token reader waits for the store", error=str(error))
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            nudging.cancel()
+            await asyncio.gather(nudging, return_exceptions=True)
+            await self.client.aclose()
+            await self.nudger.aclose()
+
+    def _connect(self, *, timeout_s: float, **more: Any) -> Any:
+        return redis.asyncio.Redis.from_url(
+            self.url, socket_timeout=timeout_s, socket_connect_timeout=5, protocol=2, **more
+        )
+
+    async def _read(self) -> None:
+        self.client_id = await self.client.client_id()
+        while True:
+            while not self.listeners:
+                self.changed.clear()
+                await self.changed.wait()
+            self.reading = self.version
+            reply = await self.client.xread(self._wanted(), count=256, block=BLOCK_MS)
+            for key, entries in reply or ():
+                self._deal(key.decode(), entries)
+
+    def _wanted(self) -> dict[str, str]:
+        """Each key with the entry that its slowest listener has."""
+        behind: dict[str, tuple[int, int]] = {}
+        for listener in self.listeners:
+            behind[listener.key] = min(listener.after, behind.get(listener.key, listener.after))
+        return {key: f"{a}-{b}" for key, (a, b) in behind.items()}
+
+    def _deal(self, key: str, entries: list[Any]) -> None:
+        takers = [listener for listener in self.listeners if listener.key == key]
+        for raw_id, fields in entries:
+            entry_id = raw_id.decode()
+            event = parse_entry(entry_id, fields)
+            for listener in takers:
+                listener.offer(entry_id, event)
+
+    async def _nudge(self) -> None:
+        """Interrupts a blocked read whenever a listener came that it does not know."""
+        while True:
+            await self.changed.wait()
+            self.changed.clear()
+            await asyncio.sleep(0)  # a reader that had nothing to read starts by itself
+            while self.reading < self.version:
+                try:
+                    await self.nudger.client_unblock(self.client_id)
+                    await asyncio.sleep(NUDGE_S)
+                except (RedisError, OSError, AttributeError):
+                    await asyncio.sleep(RETRY_S)
