@@ -1,0 +1,143 @@
+"""From prompt, messages or token_ids to the ids of the prompt's tokens.
+
+Shape and size are checked before any work is done.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from router.refusal import Refused, shown, text_of
+from workers.text.template import TemplateError
+from workers.text.text_model import TextModel
+
+SOURCES: Final = ("prompt", "messages", "token_ids")
+ROLES: Final = ("system", "developer", "user", "assistant")  # developer is OpenAI's newer system
+BYTES_PER_TOKEN_MAX: Final = 32  # no text has more bytes than this for each token of the context
+
+
+def prompt_tokens(values: Mapping[str, Any], text: TextModel) -> list[int]:
+    """The prompt of a request, rendered and encoded: 1 to context_length - 1 ids."""
+    source = source_of(values)
+    token_ids = READERS[source](values[source], text)
+    if not token_ids:
+        raise Refused(source, "must not be empty")
+    too_long(source, len(token_ids), text)
+    return token_ids
+
+
+def source_of(values: Mapping[str, Any]) -> str:
+    """Which of prompt, messages and token_ids the request has: exactly one."""
+    given = [name for name in SOURCES if name in values]
+    if len(given) != 1:
+        got = " and ".join(given) or "none of them"
+        wanted = "give exactly one of prompt, messages and token_ids"
+        raise Refused(given[0] if given else "prompt", f"{wanted}, got {got}")
+    return given[0]
+
+
+def too_long(source: str, num_tokens: int, text: TextModel) -> None:
+    """Refuses a prompt that leaves no room for one token of output."""
+    if num_tokens >= text.context_length:
+        raise Refused(
+            source,
+            f"has {num_tokens} tokens, and the model's context of {text.context_length} "
+            "must hold the prompt and at least one token of output",
+            "context_length_exceeded",
+        )
+
+
+def from_prompt(value: Any, text: TextModel) -> list[int]:
+    """A string, or a list of token ids.
+
+    Control tokens in the string are control tokens: it is the whole prompt, written by whoever
+    renders conversations for himself, as llama.cpp and vLLM have it.
+    """
+    if isinstance(value, list | tuple) and value and not isinstance(value[0], str):
+        return from_token_ids(value, text, "prompt")
+    prompt = text_of("prompt", value)
+    if not prompt:
+        raise Refused("prompt", "must not be empty")
+    fits("prompt", len(prompt.encode()), text)
+    return text.encode(prompt, special=True)
+
+
+def from_token_ids(value: Any, text: TextModel, field: str = "token_ids") -> list[int]:
+    if not isinstance(value, list | tuple) or not value:
+        raise Refused(field, f"must be a list of at least one token id, got {shown(value)}")
+    too_long(field, len(value), text)
+    for index, token_id in enumerate(value):
+        whole = isinstance(token_id, int) and not isinstance(token_id, bool)
+        if not whole or not 0 <= token_id < text.vocab_size:
+            allowed = f"must be an integer from 0 to {text.vocab_size - 1}"
+            raise Refused(f"{field}[{index}]", f"{allowed}, got {shown(token_id)}")
+    return list(value)
+
+
+def from_messages(value: Any, text: TextModel) -> list[int]:
+    """A conversation as the chat API has it, rendered by the model's own template."""
+    if not isinstance(value, list | tuple) or not value:
+        raise Refused("messages", f"must be a list of at least one message, got {shown(value)}")
+    if len(value) >= text.context_length:
+        raise Refused("messages", f"must be fewer than {text.context_length}, got {len(value)}")
+    messages = [message(f"messages[{index}]", item) for index, item in enumerate(value)]
+    fits("messages", sum(len(item["content"].encode()) for item in messages), text)
+    try:
+        return text.render(messages)
+    except TemplateError as error:
+        raise Refused("messages", f"the model's chat template refuses them: {error}") from error
+
+
+def message(field: str, value: Any) -> dict[str, str]:
+    """One message as role and content, both strings."""
+    if not isinstance(value, Mapping):
+        raise Refused(field, f"must be a map with role and content, got {shown(value)}")
+    role = value.get("role")
+    if role in ("tool", "function") or value.get("tool_calls") or value.get("function_call"):
+        raise Refused(field, "tools are not offered in this version")
+    if role not in ROLES:
+        raise Refused(f"{field}.role", f"must be one of {', '.join(ROLES)}, got {shown(role)}")
+    content = value.get("content")
+    return {
+        "role": "system" if role == "developer" else str(role),
+        "content": content_of(f"{field}.content", content),
+    }
+
+
+def content_of(field: str, value: Any) -> str:
+    """A string, or a list of text parts, which are joined."""
+    if isinstance(value, list | tuple):
+        return "".join(part_of(f"{field}[{index}]", part) for index, part in enumerate(value))
+    if not isinstance(value, str):
+        raise Refused(field, f"must be a string or a list of text parts, got {shown(value)}")
+    return text_of(field, value)
+
+
+def part_of(field: str, value: Any) -> str:
+    if not isinstance(value, Mapping):
+        raise Refused(field, f"must be a map with type and text, got {shown(value)}")
+    if value.get("type") != "text":
+        kind = shown(value.get("type"))
+        raise Refused(
+            field,
+            f"must have the type 'text' (images, audio and files are not offered), got {kind}",
+        )
+    return text_of(f"{field}.text", value.get("text"))
+
+
+def fits(field: str, num_bytes: int, text: TextModel) -> None:
+    """Refuses a text that is too long for any context before time is spent on its tokens."""
+    most = text.context_length * BYTES_PER_TOKEN_MAX
+    if num_bytes > most:
+        raise Refused(
+            field,
+            f"has {num_bytes} bytes of text; at most {most} are looked at "
+            f"for a model's context of {text.context_length} tokens",
+            "context_length_exceeded",
+        )
+
+
+READERS: Final[Mapping[str, Callable[[Any, TextModel], list[int]]]] = {
+    "prompt": from_prompt,
+    "messages": from_messages,
+    "token_ids": from_token_ids,
+}
