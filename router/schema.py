@@ -1,0 +1,114 @@
+"""The request as JSON Schema, for clients: made from the same limits that admit uses.
+
+It says what can be said without the node: which model is served, how long its context is and
+which addresses a webhook may reach is decided at admission. A field that is null counts as absent.
+"""
+
+from typing import Any, Final
+
+from router.admit import ID, TENANT
+from router.fields import DEADLINE, SECRET_ID, UNSUPPORTED
+from router.prompt import ROLES
+from router.sampling import LOGPROBS, RANGES, STOP_CHARS_MAX, STOP_MAX, Range
+from workers.wire import SLA_CLASSES, TERMINAL, VERSION
+
+Schema = dict[str, Any]
+
+TEXT: Final[Schema] = {"type": "string"}
+TOKEN_IDS: Final[Schema] = {
+    "type": "array",
+    "items": {"type": "integer", "minimum": 0},
+    "minItems": 1,
+}
+STOP: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": STOP_CHARS_MAX}
+TEXT_PARTS: Final[Schema] = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"type": {"const": "text"}, "text": TEXT},
+        "required": ["type", "text"],
+    },
+}
+MESSAGE: Final[Schema] = {
+    "type": "object",
+    "properties": {"role": {"enum": list(ROLES)}, "content": {"anyOf": [TEXT, TEXT_PARTS]}},
+    "required": ["role", "content"],
+}
+EVENTS: Final[Schema] = {"type": ["array", "null"], "items": {"enum": list(TERMINAL)}}
+WEBHOOK: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "url": TEXT,
+        "events": {**EVENTS, "description": "terminal statuses that are posted; absent: all"},
+        "secret_id": {"type": ["string", "null"], "pattern": f"^{SECRET_ID.pattern}$"},
+    },
+    "required": ["url"],
+}
+
+
+def request_schema() -> Schema:
+    """JSON Schema of the map that goes into a request stream or to POST /v1/jobs."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Lockstep request",
+        "description": "Unknown fields are ignored; a field that is null counts as absent.",
+        "type": "object",
+        "properties": {
+            **identity(),
+            **prompt(),
+            **sampling(),
+            **unsupported(),
+            "webhook": WEBHOOK,
+            "webhook_url": {**TEXT, "description": "short for webhook {url}"},
+            "metadata": {"type": "object", "description": "comes back with the result"},
+        },
+        "oneOf": [{"required": [source]} for source in prompt()],
+    }
+
+
+def identity() -> Schema:
+    id_pattern, tenant_pattern = f"^(?!.*--){ID.pattern}$", f"^{TENANT.pattern}$"
+    return {
+        "v": {"const": VERSION},
+        "id": {**TEXT, "pattern": id_pattern, "description": "absent: CLASS-<stream entry id>"},
+        "tenant": {**TEXT, "pattern": tenant_pattern, "description": "absent: default"},
+        "model": {**TEXT, "description": "absent: the served model"},
+        "sla": {"enum": list(SLA_CLASSES), "description": "absent: the stream's, or standard"},
+        "deadline_ms": {**number(DEADLINE), "description": "from arrival"},
+    }
+
+
+def prompt() -> Schema:
+    """One of these three is wanted."""
+    return {
+        "prompt": {"anyOf": [{**TEXT, "minLength": 1}, TOKEN_IDS]},
+        "messages": {"type": "array", "items": MESSAGE, "minItems": 1},
+        "token_ids": TOKEN_IDS,
+    }
+
+
+def sampling() -> Schema:
+    output = {"type": "integer", "minimum": 1, "description": "absent: all the context leaves"}
+    return {
+        "max_tokens": output,
+        "max_completion_tokens": output,
+        **{name: number(allowed) for name, allowed in RANGES.items()},
+        "logprobs": {"anyOf": [number(LOGPROBS), {"type": "boolean"}]},
+        "top_logprobs": number(LOGPROBS),
+        "stop": {"anyOf": [STOP, {"type": "array", "items": STOP, "maxItems": STOP_MAX}]},
+    }
+
+
+def unsupported() -> Schema:
+    """Only the values that ask for nothing are legal; False: no value is."""
+    return {
+        name: {"enum": list(harmless)} if harmless else False
+        for name, (harmless, _) in UNSUPPORTED.items()
+    }
+
+
+def number(allowed: Range) -> Schema:
+    """A number of this range."""
+    low = "exclusiveMinimum" if allowed.above_low else "minimum"
+    kind = "integer" if allowed.whole else "number"
+    return {"type": kind, low: allowed.low, "maximum": allowed.high}
