@@ -1,4 +1,4 @@
-"""weights.pack: the tensors of a model in the kernels' order, mapped by several processes (PACK.md).
+"""weights.pack: a model in the kernels' order, in a file that several processes map (PACK.md).
 
     header (64 bytes) | index (JSON) | 0... | tensor | 0... | tensor | 0...
 
