@@ -1,7 +1,7 @@
-"""The functions that RQ's records name. Our workers never call them: they run many jobs in one batch.
+"""The functions that RQ's records name; our workers never call them, they run many jobs at once.
 
-A stock RQ worker that listens to one of our queues by mistake gets the sentence below; the job itself is
-put back by the pool's maintenance.
+A stock RQ worker that listens to one of our queues by mistake gets the sentence below; the job
+itself is put back by the pool's maintenance.
 """
 
 

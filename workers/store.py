@@ -1,11 +1,12 @@
 """The store: Redis clients, and every hand-over as one atomic script (workers/lua, WIRE.md).
 
-A write is never re-sent by the client library: a lost reply would double it. What is retried is a whole
-script, by us, because each one tells a repeat from a first time.
+A write is never re-sent by the client library: a lost reply would double it. What is retried is a
+whole script, by us, because each one tells a repeat from a first time.
 """
 
+import base64
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -19,6 +20,8 @@ from workers.settings import Settings
 from workers.wire import (
     GROUP,
     KEEP_S,
+    POOLS,
+    SLA_CLASSES,
     EndEvent,
     Keys,
     PoolLoad,
@@ -29,6 +32,8 @@ from workers.wire import (
     parse_entry,
     parse_job,
     request_fields,
+    token_entry_id,
+    token_fields,
     webhook_fields,
 )
 
@@ -40,11 +45,41 @@ Fields = Mapping[str, str | int | bytes] | Mapping[str, str | int]
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What became of a request at the HTTP door; of an id that is known, the entry and status it has."""
+    """What became of a request at the HTTP door; the entry and status of an id that is known."""
 
     is_new: bool
     entry_id: str
     status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """An item that a worker holds a lease on.
+
+    job_id        the request's id; of a webhook attempt RQ's job id
+    execution_id  the fence: whatever is written for it names it
+    attempts      deliveries without a new token, this one included
+    request       what is asked; None for webhooks
+    """
+
+    job_id: str
+    execution_id: str
+    attempts: int
+    request: Request | None
+
+    @property
+    def alone(self) -> bool:
+        """Its workers died twice: it gets no neighbours (claim.lua)."""
+        return self.request is not None and self.attempts > 2
+
+
+@dataclass(frozen=True, slots=True)
+class BeatReply:
+    """What a worker hears back: ids it no longer holds, ids to be cancelled, whether RQ knows it."""
+
+    lost: list[str]
+    cancelled: list[str]
+    is_known: bool
 
 
 def script_text(name: str) -> str:
@@ -98,7 +133,7 @@ class Store:
         )
 
     def blocking(self, block_s: float) -> Redis:
-        """A client for reads that block up to block_s: no retries, a socket timeout beyond the block."""
+        """A client for reads that block up to block_s: no retries, a timeout beyond the block."""
         return Redis.from_url(
             self.url,
             retry=Retry(NoBackoff(), 0),
@@ -116,7 +151,7 @@ class Store:
         common = (self.keys.prefix, self.keys.rq_prefix, KEEP_S, self.result_ttl_s)
         return script(keys=list(keys), args=[*common, *arguments])
 
-    # --- from the client to a queue -------------------------------------------------------------------
+    # --- from the client to a queue ---
 
     def accept(self, *, request_id: str, tenant: str, sla: str, body: bytes) -> Accepted:
         """Take a request at the HTTP door: it is accepted when this returns. May be repeated."""
@@ -127,7 +162,8 @@ class Store:
     def route(self, *, sla: str, entry_id: str, request: Request, pool: str, reason: str) -> str:
         """Hand an admitted request from its stream to a pool's queue.
 
-        Gives "routed", "duplicate" (the id is known; the entry is gone) or "not-mine" (another router did it).
+        Gives "routed", "duplicate" (the id is known; the entry is gone) or "not-mine" (another
+        router did it).
         """
         keys = [self.keys.requests(sla), self.keys.job(request.id), self.keys.rq_job(request.id)]
         keys += [self.keys.queue(pool), self.keys.active]
@@ -152,17 +188,107 @@ class Store:
         """
         keys = [self.keys.requests(sla), self.keys.job(request_id)]
         hook = webhook_fields(webhook)
-        arguments = [GROUP, entry_id, request_id, sla, tenant, body, int(dead)]
-        pairs = [len(hook), *flat(hook), *flat(end_fields(end))]
+        arguments: list[Value] = [GROUP, entry_id, request_id, sla, tenant, body, int(dead)]
+        pairs: list[Value] = [len(hook), *flat(hook), *flat(end_fields(end))]
         return text(self.run("refuse", keys, *arguments, *pairs))
 
     def cancel(self, request_id: str) -> str:
-        """End a request that waits ("cancelled"), or tell the pool that runs it ("cancelling"); "ended", "unknown"."""
+        """End a request that waits, or tell the pool that runs it.
+
+        Gives "cancelled", "cancelling", "ended" (before) or "unknown".
+        """
         end = EndEvent(status="cancelled", code="cancelled", error="cancelled by the client")
         keys = [self.keys.job(request_id), self.keys.control]
         return text(self.run("cancel", keys, request_id, *flat(end_fields(end))))
 
-    # --- what anybody may read ------------------------------------------------------------------------
+    # --- in the hands of a worker ---
+
+    def claim(self, pool: str, worker: str, room: int, *, idle: bool = True) -> list[Claimed]:
+        """Take up to room items of a queue; idle says that the worker runs nothing else."""
+        raw = os.urandom(8 * room).hex()
+        executions = [raw[16 * i : 16 * i + 16] for i in range(room)]
+        keys = [self.keys.queue(pool), self.keys.rq_suspended]
+        limits = (room, self.lease_s, self.max_attempts, int(idle))
+        return [
+            claimed(*row) for row in self.run("claim", keys, pool, worker, *limits, *executions)
+        ]
+
+    def beat(
+        self, pool: str, worker: str, held: Iterable[Claimed], *, worker_ttl_s: int = 90
+    ) -> BeatReply:
+        """Renew the leases of what a worker holds, and its registration."""
+        pairs = [part for item in held for part in (item.job_id, item.execution_id)]
+        keys = [self.keys.worker(worker)]
+        lost, cancelled, known = self.run(
+            "beat", keys, pool, worker, self.lease_s, worker_ttl_s, *pairs
+        )
+        return BeatReply(texts(lost), texts(cancelled), known == 1)
+
+    def journal(self, pool: str, told: Iterable[tuple[Claimed, Sequence[TokenEvent]]]) -> list[str]:
+        """Write the tokens of one step; gives the ids whose lease is lost. May be repeated."""
+        arguments: list[Value] = []
+        for item, events in told:
+            arguments += [item.job_id, item.execution_id, len(events)]
+            for event in events:
+                fields = flat(token_fields(event))
+                arguments += [token_entry_id(event.index), len(fields), *fields]
+        return texts(self.run("journal", [self.keys.wip(pool)], pool, *arguments))
+
+    def finish(self, pool: str, worker: str, item: Claimed, end: EndEvent, text: str) -> bool:
+        """End a request that this worker runs; text is all of it. May be repeated.
+
+        False: the lease was lost, nothing is written.
+        """
+        output_tokens = end.usage.output_tokens if end.usage else 0
+        told = {"status": end.status, "digest": end.digest, "output_tokens": output_tokens}
+        result = base64.b64encode(msgspec.msgpack.encode(told))
+        keys = [self.keys.job(item.job_id), self.keys.worker(worker)]
+        names = (pool, worker, item.job_id, item.execution_id)
+        return bool(self.run("finish", keys, *names, result, text, *flat(end_fields(end))) == 1)
+
+    def finish_task(self, queue: str, item: Claimed, *, good: bool) -> bool:
+        """Close RQ's record of a webhook attempt; False when the lease was lost."""
+        status = "finished" if good else "failed"
+        keys = [self.keys.wip(queue)]
+        return bool(
+            self.run("finish_task", keys, queue, item.job_id, item.execution_id, status) == 1
+        )
+
+    def hand_back(self, pool: str, held: Iterable[Claimed]) -> list[str]:
+        """Give items back to the front of their queue; no attempt is burnt."""
+        pairs = [part for item in held for part in (item.job_id, item.execution_id)]
+        return texts(
+            self.run("hand_back", [self.keys.queue(pool)], pool, self.max_attempts, *pairs)
+        )
+
+    def recover(self, pool: str, dead_worker: str) -> list[str]:
+        """Put back what a dead worker of this name held."""
+        keys = [self.keys.worker_executions(dead_worker)]
+        return texts(self.run("recover", keys, pool, self.max_attempts))
+
+    def reap(self, pool: str, *, at_most: int = 64) -> list[str]:
+        """Put back what workers hold that have been silent for lease_s."""
+        return texts(self.run("reap", [self.keys.wip(pool)], pool, self.max_attempts, at_most))
+
+    def reconcile(self, *, force: bool = False) -> list[str]:
+        """Put back requests that are in no queue and on no worker; force looks at each one."""
+        arguments = (self.max_attempts, int(force), *POOLS)
+        return texts(self.run("reconcile", [self.keys.active], *arguments))
+
+    def keep(self) -> None:
+        """Renew the expiry of the keys that belong to the node and not to a request."""
+        rq, queues = self.keys.rq_prefix, (*POOLS, "webhooks")
+        kept = [self.keys.requests(sla) for sla in SLA_CLASSES]
+        kept += [self.keys.dead, self.keys.active, self.keys.webhooks_due]
+        kept += [f"{rq}:queues", f"{rq}:workers", *(f"{rq}:workers:{queue}" for queue in queues)]
+        registries = ("queue", "wip", "finished", "failed", "canceled")
+        kept += [f"{rq}:{name}:{queue}" for name in registries for queue in queues]
+        with self.redis.pipeline(transaction=False) as pipeline:
+            for key in kept:
+                pipeline.expire(key, KEEP_S)
+            pipeline.execute()
+
+    # --- what anybody may read ---
 
     def job(self, request_id: str) -> dict[str, Any] | None:
         """The job's hash, parsed; None when there is none."""
@@ -177,7 +303,7 @@ class Store:
         pairs = cast(list[tuple[bytes, dict[bytes, bytes]]], entries)
         return [(entry_id.decode(), parse_entry(entry_id, fields)) for entry_id, fields in pairs]
 
-    # --- what pools say of themselves -----------------------------------------------------------------
+    # --- what pools say of themselves ---
 
     def report(self, load: PoolLoad) -> None:
         """Say how this pool is; silence of LOAD_TTL_S seconds means it is gone."""
@@ -200,5 +326,14 @@ class Store:
         return [msgspec.json.decode(report, type=PoolLoad) for report in reports if report]
 
 
+def claimed(job_id: bytes, execution_id: bytes, request: bytes, attempts: int) -> Claimed:
+    asked = msgspec.msgpack.decode(request, type=Request) if request else None
+    return Claimed(job_id.decode(), execution_id.decode(), attempts, asked)
+
+
 def text(reply: bytes) -> str:
     return reply.decode()
+
+
+def texts(reply: list[bytes]) -> list[str]:
+    return [item.decode() for item in reply]

@@ -1,11 +1,10 @@
-"""What crosses Redis: the request, the events, and the name of every key. WIRE.md is the page to this file.
+"""What crosses Redis: the request, the events, and the name of every key (page: WIRE.md).
 
 Key names are composed here and nowhere else. Values are msgpack, never pickle.
 """
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +15,6 @@ POOLS: Final = ("gpu", "cpu")
 TERMINAL: Final = ("finished", "failed", "cancelled", "expired")
 GROUP: Final = "router"  # the consumer group of the request streams
 KEEP_S: Final = 30 * 86400  # unfinished work that nobody touches for so long is gone
-EVENT_BYTES_MAX: Final = 20_000  # a webhook's body; a longer text stays behind and is fetched by id
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,8 +24,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     temperature  0 is greedy, 0..2
     top_k        0 is off
     seed         0..2^64-1; admission derives one from the request id when the client gave none
-    logprobs     0 is off; n: the chosen token's and the n most likely ones' log probabilities, <= 20;
-                 None in requests that did not ask
+    logprobs     0 is off; n: log probabilities of the chosen token and the n most likely ones,
+                 <= 20; None in requests that did not ask
     """
 
     max_tokens: int
@@ -84,7 +82,7 @@ class TokenEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One output token, journalled as entry 0-(index + 1) of the request's token stream.
 
     index     position among the output tokens, from 0
-    text      what may be shown now: complete UTF-8, never part of a stop string; "" while text is held back
+    text      what may be shown now: complete UTF-8, never part of a stop string; "" while held back
     digest    16 hex digits, the chain's value after this token
     logprobs  [[token_id, log probability], ...], the chosen token first; None when not asked for
     """
@@ -119,7 +117,7 @@ class EndEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Keys:
-    """Names of all keys under one prefix. On Redis Cluster the prefix is a hash tag, like {lockstep}."""
+    """Names of all keys under one prefix; on Redis Cluster the prefix is a hash tag: {lockstep}."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -192,7 +190,7 @@ def token_fields(event: TokenEvent) -> dict[str, str | int]:
 
 
 def end_fields(event: EndEvent) -> dict[str, str | int]:
-    """The fields of the end entry and of the job's hash alike, status first; what is absent is left out."""
+    """The fields of the end entry and of the job's hash alike, status first; None is left out."""
     assert event.status in TERMINAL, event.status
     fields: dict[str, str | int] = {"status": event.status, "text": event.text}
     for name in ("finish_reason", "error", "code", "ttft_ms", "tpot_ms", "queue_ms"):
@@ -273,13 +271,23 @@ def webhook_fields(webhook: WebhookTarget | None) -> dict[str, str | int | bytes
 
 
 INT_FIELDS: Final = frozenset(
-    "arrival_ms queued_ms started_ms ended_ms deadline_ms attempts prompt_tokens output_tokens cancel".split()
+    (
+        "arrival_ms",
+        "queued_ms",
+        "started_ms",
+        "ended_ms",
+        "deadline_ms",
+        "attempts",
+        "prompt_tokens",
+        "output_tokens",
+        "cancel",
+    )
 )
 FLOAT_FIELDS: Final = frozenset(("ttft_ms", "tpot_ms", "queue_ms"))
 
 
 def parse_job(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """A job's hash with Python's types: numbers are numbers, metadata is a dict, request stays msgpack bytes."""
+    """A job's hash with Python's types: numbers, metadata as a dict; request stays msgpack."""
     job: dict[str, Any] = {}
     for key, value in raw.items():
         name = key.decode()
@@ -292,30 +300,6 @@ def parse_job(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
         else:
             job[name] = value if name == "request" else value.decode("utf-8", "replace")
     return job
-
-
-def event_body(job_id: str, job: Mapping[str, Any]) -> bytes:
-    """The JSON that a webhook posts, made from the parsed hash of an ended job; the same each time.
-
-    {"type": "job.STATUS", "timestamp": when it ended, "data": {id, status, text, finish_reason, usage, digest,
-    error, code, metadata}}; text is null when the body would be longer than EVENT_BYTES_MAX.
-    """
-    data: dict[str, Any] = {"id": job_id, "status": job["status"], "text": job.get("text", "")}
-    data |= {name: job.get(name) for name in ("finish_reason", "digest", "error", "code")}
-    end = end_of(job)
-    data["usage"] = None if end.usage is None else msgspec.structs.asdict(end.usage)
-    data["metadata"] = job.get("metadata", {})
-    ended = datetime.fromtimestamp(job["ended_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
-    event = {
-        "type": f"job.{job['status']}",
-        "timestamp": ended.replace("+00:00", "Z"),
-        "data": data,
-    }
-    body = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
-    if len(body) > EVENT_BYTES_MAX:
-        data["text"] = None
-        body = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
-    return body
 
 
 class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):

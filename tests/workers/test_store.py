@@ -1,4 +1,4 @@
-"""A request on its way from the door to a queue: accepted, routed, refused, cancelled, each in one atomic step."""
+"""A request between door and queue: accepted, routed, refused, cancelled, each in one step."""
 
 import msgspec
 import pytest
@@ -257,7 +257,7 @@ def test_the_rq_jobs_are_readable_by_rq(store):
     job = Job.fetch("r1", connection=store.redis, serializer=MsgpackSerializer)
     assert (job.func_name, job.args, job.kwargs) == ("workers.jobs.generate", ["r1"], {})
     assert (job.get_status(), job.origin, job.timeout) == ("queued", "cpu", -1)
-    seconds, micros = store.redis.time()
+    seconds, _micros = store.redis.time()
     assert abs(job.enqueued_at.timestamp() - seconds) < 60
     store.cancel("r1")
     assert Job.fetch("r1", connection=store.redis, serializer=MsgpackSerializer).is_canceled

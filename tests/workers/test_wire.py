@@ -1,13 +1,10 @@
 """What crosses Redis survives the crossing: events and jobs come back as they were."""
 
-import json
-
 import msgspec
 import pytest
 
 from workers.wire import (
     END_ENTRY_ID,
-    EVENT_BYTES_MAX,
     EndEvent,
     Keys,
     Request,
@@ -16,7 +13,6 @@ from workers.wire import (
     Usage,
     WebhookTarget,
     end_fields,
-    event_body,
     parse_entry,
     parse_job,
     request_fields,
@@ -93,47 +89,6 @@ def test_a_routed_request_comes_back_from_the_hash():
     assert msgspec.msgpack.decode(job["request"], type=Request) == request
     assert (job["deadline_ms"], job["prompt_tokens"], job["metadata"]) == (9, 300, request.metadata)
     assert (job["webhook_events"], job["webhook_secret_id"]) == ("finished,failed", "s2")
-
-
-def ended_job(**changes):
-    fields = {
-        "status": "finished",
-        "text": "Paris",
-        "ended_ms": 1_764_464_523_004,
-        "metadata": "{}",
-        **changes,
-    }
-    return parse_job(stored(fields))
-
-
-def test_the_event_says_what_became_of_the_job():
-    job = ended_job(
-        finish_reason="stop", prompt_tokens=3, output_tokens=1, metadata='{"a":1}', digest="ab"
-    )
-    assert json.loads(event_body("r1", job)) == {
-        "type": "job.finished",
-        "timestamp": "2025-11-30T01:02:03.004Z",
-        "data": {
-            "id": "r1",
-            "status": "finished",
-            "text": "Paris",
-            "finish_reason": "stop",
-            "usage": {"prompt_tokens": 3, "output_tokens": 1},
-            "digest": "ab",
-            "error": None,
-            "code": None,
-            "metadata": {"a": 1},
-        },
-    }
-
-
-def test_the_event_is_the_same_each_time():
-    assert event_body("r1", ended_job()) == event_body("r1", ended_job())
-
-
-def test_a_long_text_is_left_to_be_fetched():
-    event = json.loads(event_body("r1", ended_job(text="x" * EVENT_BYTES_MAX)))
-    assert event["data"]["text"] is None
 
 
 def test_every_key_begins_with_the_prefix():

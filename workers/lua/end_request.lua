@@ -20,7 +20,7 @@ local function wanted(events, status)
   return not events or events == '' or string.find(',' .. events .. ',', ',' .. status .. ',', 1, true)
 end
 
--- The first attempt of the webhook, as an RQ job. Its body is made from the job's hash (wire.event_body).
+-- The first attempt of the webhook, as an RQ job. Its body is made from the job's hash (workers/webhook/event.py).
 local function queue_webhook(id, status)
   local target = redis.call('HMGET', job_key(id), 'webhook_url', 'webhook_secret_id', 'webhook_events')
   if not target[1] or not wanted(target[3], status) then return RESULT_TTL_S end

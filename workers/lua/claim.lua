@@ -1,0 +1,71 @@
+-- claim.lua - a worker takes up to `room` items: popped, leased and marked running in one step.
+--
+-- KEYS[1] queue   KEYS[2] RQ's suspension flag
+-- ARGV[5] queue name   ARGV[6] worker   ARGV[7] room   ARGV[8] lease_s   ARGV[9] max_attempts
+-- ARGV[10] "1": the worker runs nothing   ARGV[11] ... execution ids, at least `room`
+-- returns {id, execution, request, attempts} of each; request is "" for webhooks
+--
+-- What ended while it waited is skipped; what expired ends here. An item whose worker died twice without one new
+-- token between runs alone, so that what kills its worker takes no neighbours along.
+-- include names
+-- include rq_job
+-- include end_request
+-- include lease
+local SUSPECT = 2
+local queue, worker, room, lease_s = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+local max_attempts, idle = tonumber(ARGV[9]), ARGV[10] == '1'
+local is_pool = queue ~= 'webhooks'
+
+-- An id in the queue that does not wait: RQ's record, if somebody changed it, says again what is so.
+local function pass_over(id, status)
+  if not is_pool or status == 'running' then return end
+  if status then return rq_end(id, RQ_STATUS[status]) end
+  if redis.call('EXISTS', rq_key(id)) == 1 then rq_end(id, 'failed') end
+end
+
+-- True when the item ended instead of being taken.
+local function ends(id, known, attempts)
+  if known[4] then
+    end_as(id, 'cancelled', 'cancelled by the client')
+  elseif known[3] and tonumber(known[3]) <= NOW_MS then
+    end_as(id, 'expired', 'deadline_ms: passed while it waited')
+  elseif attempts >= max_attempts then
+    end_poison(queue, id, attempts)
+  else
+    return false
+  end
+  return true
+end
+
+if redis.call('EXISTS', KEYS[2]) == 1 then return {} end
+local taken, alone = {}, false
+while #taken < room and not alone do
+  local id = redis.call('LPOP', KEYS[1])
+  if not id then break end
+  local record = record_key(queue, id)
+  local known = redis.call('HMGET', record, 'status', 'attempts', 'deadline_ms', 'cancel', 'request')
+  local attempts = tonumber(known[2] or 0)
+  if known[1] ~= 'queued' then
+    pass_over(id, known[1])
+  elseif not ends(id, known, attempts) then
+    alone = is_pool and attempts >= SUSPECT
+    if alone and not (idle and #taken == 0) then
+      redis.call('LPUSH', KEYS[1], id)
+      break
+    end
+    local execution = ARGV[11 + #taken]
+    if is_pool then
+      redis.call('HSET', record, 'status', 'running')
+      redis.call('HSETNX', record, 'started_ms', NOW_MS)
+      redis.call('EXPIRE', record, KEEP_S)
+    end
+    redis.call('HSET', record, 'attempts', attempts + 1)
+    take_lease(queue, worker, id, execution, lease_s)
+    taken[#taken + 1] = { id, execution, known[5] or '', attempts + 1 }
+  end
+end
+if #taken > 0 then
+  if redis.call('LLEN', KEYS[1]) > 0 then ring(queue) end
+  ring('router')
+end
+return taken

@@ -1,0 +1,120 @@
+-- lease.lua - who works on what: a lease is a member ID:EXECUTION of RQ's registry of started jobs.
+-- Needs names.lua, rq_job.lua, end_request.lua.
+--
+-- The lease ends at score - LEASE_SLACK_S, by the server's clock. RQ's own cleanup (any `rq info` runs it, by its
+-- caller's clock, and it would burn a retry) looks at the score itself, so it comes an hour after our reaping.
+local LEASE_SLACK_S = 3600
+
+-- The hash that says whether an item waits: of webhooks RQ's own, which is all they have.
+local function record_key(queue, id)
+  if queue == 'webhooks' then return rq_key(id) end
+  return job_key(id)
+end
+
+local function wip_key(queue) return RQ .. ':wip:' .. queue end
+
+local function take_lease(queue, worker, id, execution, lease_s)
+  local member, score = id .. ':' .. execution, NOW_S + lease_s + LEASE_SLACK_S
+  local keep_s, mine = math.ceil(lease_s + LEASE_SLACK_S), RQ .. ':worker:' .. worker .. ':executions'
+  redis.call('ZADD', wip_key(queue), score, member)
+  redis.call('HSET', RQ .. ':execution:' .. member, 'id', execution, 'job_id', id, 'created_at', NOW_S,
+    'last_heartbeat', NOW_S, 'worker_name', worker)
+  redis.call('EXPIRE', RQ .. ':execution:' .. member, keep_s)
+  redis.call('ZADD', RQ .. ':executions:' .. id, score + 60, execution)
+  redis.call('EXPIRE', RQ .. ':executions:' .. id, keep_s + 60)
+  redis.call('SADD', mine, member)
+  redis.call('EXPIRE', mine, keep_s)
+  redis.call('HSET', record_key(queue, id), 'execution', execution, 'worker', worker)
+  local now = rq_now()
+  redis.call('HSET', rq_key(id), 'status', 'started', 'worker_name', worker, 'started_at', now, 'last_heartbeat', now)
+end
+
+-- Renew: nothing when the lease is lost.
+local function renew_lease(queue, id, execution, lease_s)
+  local member, score = id .. ':' .. execution, NOW_S + lease_s + LEASE_SLACK_S
+  local keep_s = math.ceil(lease_s + LEASE_SLACK_S)
+  redis.call('ZADD', wip_key(queue), 'XX', score, member)
+  redis.call('HSET', RQ .. ':execution:' .. member, 'last_heartbeat', NOW_S)
+  redis.call('EXPIRE', RQ .. ':execution:' .. member, keep_s)
+  redis.call('ZADD', RQ .. ':executions:' .. id, 'XX', score + 60, execution)
+  redis.call('EXPIRE', RQ .. ':executions:' .. id, keep_s + 60)
+end
+
+local function has_lease(queue, id, execution)
+  return execution and redis.call('ZSCORE', wip_key(queue), id .. ':' .. execution) and true or false
+end
+
+-- The fence: true when the lease was ours, and then it is gone.
+local function drop_lease(queue, id, execution)
+  local member = id .. ':' .. execution
+  if redis.call('ZREM', wip_key(queue), member) == 0 then return false end
+  local worker = redis.call('HGET', RQ .. ':execution:' .. member, 'worker_name')
+  redis.call('DEL', RQ .. ':execution:' .. member)
+  redis.call('ZREM', RQ .. ':executions:' .. id, execution)
+  if worker then redis.call('SREM', RQ .. ':worker:' .. worker .. ':executions', member) end
+  return true
+end
+
+local function end_as(id, status, reason)
+  end_request(id, { 'status', status, 'text', '', 'error', reason, 'code', status })
+end
+
+-- It was delivered too often without moving: it ends, with a record of why.
+local function end_poison(queue, id, attempts)
+  local reason = 'its worker died ' .. attempts .. ' times while running it'
+  local known = redis.call('HMGET', record_key(queue, id), 'tenant', 'sla', 'entry')
+  dead_letter('kind', queue == 'webhooks' and 'webhook' or 'request', 'id', id, 'tenant', known[1] or '',
+    'sla', known[2] or '', 'entry', known[3] or '', 'reason', reason, 'code', 'poison', 'body', '')
+  if queue == 'webhooks' then
+    local hook = P .. ':webhook:' .. (string.match(id, '^wh%-(.+)%-%d+$') or id)
+    if redis.call('EXISTS', hook) == 1 then redis.call('HSET', hook, 'status', 'dead', 'error', reason) end
+    return rq_end(id, 'failed')
+  end
+  end_request(id, { 'status', 'failed', 'text', '', 'error', reason, 'code', 'poison' })
+end
+
+-- One item whose lease is gone goes to the front of its queue, or ends. Nothing when it does not run.
+local function put_back(queue, id, max_attempts, unburnt)
+  local record = record_key(queue, id)
+  local known = redis.call('HMGET', record, 'status', 'attempts', 'cancel')
+  if known[1] ~= 'running' and known[1] ~= 'started' then return false end
+  local attempts = tonumber(known[2] or 0)
+  if known[3] then
+    end_as(id, 'cancelled', 'cancelled by the client')
+    return false
+  end
+  if unburnt then
+    redis.call('HSET', record, 'attempts', math.max(attempts - 1, 0))
+  elseif attempts >= max_attempts then
+    end_poison(queue, id, attempts)
+    return false
+  end
+  redis.call('HSET', record, 'status', 'queued')
+  if redis.call('HEXISTS', rq_key(id), 'data') == 0 then rq_create(id, queue, 'workers.jobs.generate', id) end
+  redis.call('HSET', rq_key(id), 'status', 'queued', 'worker_name', '')
+  redis.call('LPUSH', queue_key(queue), id)
+  return true
+end
+
+-- Items {id, execution} whose leases we may take: the first come stays first. Gives the ids put back.
+local function put_back_all(queue, items, max_attempts, unburnt)
+  local order, ids = {}, {}
+  for _, item in ipairs(items) do
+    if drop_lease(queue, item[1], item[2]) then
+      local since = redis.call('HGET', record_key(queue, item[1]), 'queued_ms')
+      order[#order + 1] = { tonumber(since or 0), item[1] }
+    end
+  end
+  table.sort(order, function(a, b) return a[1] > b[1] or (a[1] == b[1] and a[2] > b[2]) end)
+  for _, item in ipairs(order) do
+    if put_back(queue, item[2], max_attempts, unburnt) then ids[#ids + 1] = item[2] end
+  end
+  if #ids > 0 then ring(queue) end
+  return ids
+end
+
+-- "ID:EXECUTION" to {id, execution}
+local function split(member)
+  local id, execution = string.match(member, '^(.+):([^:]+)$')
+  return { id, execution }
+end
