@@ -1,0 +1,98 @@
+"""One request while it is inside the engine: its tokens, its blocks, how it ends.
+
+    token_ids   | prompt ...................... | output ... |
+                [0, num_cached)                   KV present
+                [num_cached, len(token_ids))      to be computed: if only one is left, a decode
+                len(token_ids) <= max_length      prompt + max_tokens, or the context; blocks are
+                                                  reserved up to there
+
+A resumed sequence starts with its journalled tokens already appended: they are prefilled like a
+prompt, never emitted again, and everything after them is what it would have been (law one).
+"""
+
+from collections.abc import Sequence as Items
+from typing import Final
+
+import numpy as np
+
+from kernels.ops import BLOCK_TOKENS, I32
+from workers.engine.metrics import Times
+from workers.text.stream import TextStream
+from workers.wire import Request, TokenEvent, Usage
+
+# Urgency as milliseconds: a request is served as if it had arrived so much later. First come, first
+# served within a class, and no class waits for ever: a batch request goes before realtime ones that
+# arrive two minutes after it.
+URGENCY_MS: Final = {"realtime": 0, "standard": 10_000, "batch": 120_000}
+
+
+class Sequence:
+    """Lives from Engine.add to its end event; owned by the engine's thread."""
+
+    def __init__(self, request: Request, text: TextStream, link: int, context_length: int) -> None:
+        """link is the digest chain's value before the first token."""
+        self.request = request
+        self.id = request.id
+        self.text = text
+        self.link = link
+        self.token_ids: list[int] = list(request.token_ids)
+        self.num_prompt = len(self.token_ids)
+        self.max_length = min(self.num_prompt + request.params.max_tokens, context_length)
+        self.num_cached = 0
+        self.blocks: list[int] = []
+        self.block_row: I32 = np.empty(0, np.int32)
+        self.output_counts: dict[int, int] = {}
+        self.finish_reason: str | None = None
+        self.every_logit = False
+        self.times = Times(request.arrival_ms)
+        self.rank = (request.arrival_ms + URGENCY_MS[request.sla], 0)
+
+    @property
+    def num_output(self) -> int:
+        return len(self.token_ids) - self.num_prompt
+
+    @property
+    def num_uncached(self) -> int:
+        return len(self.token_ids) - self.num_cached
+
+    @property
+    def num_blocks_wanted(self) -> int:
+        """Blocks that hold it to its longest possible end."""
+        return (self.max_length + BLOCK_TOKENS - 1) // BLOCK_TOKENS
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(prompt_tokens=self.num_prompt, output_tokens=self.num_output)
+
+    def take_blocks(self, blocks: list[int]) -> None:
+        """The blocks reserved for it, in order of position."""
+        assert not self.blocks, self.id
+        self.blocks = blocks
+        self.block_row = np.array(blocks, np.int32)
+
+    def append(self, token_id: int, end_ids: frozenset[int]) -> str:
+        """One more output token; the text that may be shown now. Sets finish_reason when it is the
+        last.
+
+        An end token is counted and has no text; it is never pushed into the text stream.
+        """
+        assert self.finish_reason is None, self.id
+        self.token_ids.append(token_id)
+        self.output_counts[token_id] = self.output_counts.get(token_id, 0) + 1
+        if token_id in end_ids:
+            self.finish_reason = "stop"
+            return ""
+        shown = self.text.push(token_id)
+        if self.text.stopped:
+            self.finish_reason = "stop"
+        elif len(self.token_ids) >= self.max_length:
+            self.finish_reason = "length"
+        return shown
+
+    def resume(self, journal: Items[TokenEvent], link: int, end_ids: frozenset[int]) -> None:
+        """Append what an earlier owner journalled; link is the chain's value after it."""
+        for event in journal:
+            assert event.index == self.num_output, f"{self.id}: journal has a gap at {event.index}"
+            self.append(event.token_id, end_ids)
+        self.link = link
+        self.times.resumed = True
