@@ -1,0 +1,187 @@
+"""Who runs: decodes always, prompts within the budget, in order of rank, with memory to the end."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernels.ops import BLOCK_TOKENS
+from kv_tier.block_pool import BlockPool
+from tests.workers.engine.fake import CONTEXT, END_ID, FakeText, make_request
+from workers.engine.cost import StepCost
+from workers.engine.scheduler import Scheduler
+from workers.engine.sequence import Sequence
+from workers.text.stream import TextStream
+
+
+def make_scheduler(
+    num_blocks: int = 16, max_batch: int = 4, max_step_tokens: int = 64
+) -> Scheduler:
+    cost = StepCost()
+    cost.observe(1, 0, 0)  # steps cost nothing: only max_step_tokens limits
+    return Scheduler(
+        BlockPool(num_blocks),
+        cost,
+        max_batch=max_batch,
+        max_step_tokens=max_step_tokens,
+        budget_ms=50,
+    )
+
+
+def make_sequence(request_id: str, num_prompt: int = 10, **wanted) -> Sequence:
+    request = make_request(request_id, range(5, 5 + num_prompt), **wanted)
+    return Sequence(request, TextStream(FakeText(), ()), 0, CONTEXT)
+
+
+def play(scheduler: Scheduler) -> dict[str, int]:
+    """Run one step as an engine would; how many tokens of each were in it."""
+    parts = scheduler.schedule()
+    assert sum(part.num_tokens for part in parts) <= scheduler.max_step_tokens
+    seen = {part.sequence.id: part.num_tokens for part in parts}
+    for part in parts:
+        reaches_end, sequence = part.reaches_end, part.sequence
+        sequence.num_cached = part.end
+        if reaches_end:
+            sequence.append(50, frozenset({END_ID}))
+            if sequence.finish_reason is not None:
+                scheduler.remove(sequence)
+    scheduler.check()
+    return seen
+
+
+def test_a_long_prompt_is_cut_to_the_step():
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence("a", 150))
+    assert [play(scheduler) for _ in range(4)] == [{"a": 64}, {"a": 64}, {"a": 22}, {"a": 1}]
+
+
+def test_decodes_come_first_and_prefill_takes_the_rest():
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence("a"))
+    play(scheduler)
+    scheduler.add(make_sequence("b", 100))
+    assert play(scheduler) == {"a": 1, "b": 63}
+    assert play(scheduler) == {"a": 1, "b": 37}
+    assert play(scheduler) == {"a": 1, "b": 1}
+
+
+def test_several_short_prompts_share_a_step():
+    scheduler = make_scheduler()
+    for name in "abc":
+        scheduler.add(make_sequence(name, 30))
+    assert play(scheduler) == {"a": 30, "b": 30, "c": 4}
+
+
+def test_a_flood_of_prompts_never_stops_decodes():
+    scheduler = make_scheduler(max_batch=4)
+    scheduler.add(make_sequence("talker", max_tokens=200))
+    play(scheduler)
+    for i in range(50):
+        scheduler.add(make_sequence(f"flood{i}", 500, max_tokens=1))
+    for _ in range(150):
+        assert play(scheduler)["talker"] == 1
+
+
+def test_a_slow_machine_gets_small_chunks_and_still_decodes():
+    scheduler = make_scheduler()
+    for _ in range(50):
+        scheduler.cost.observe(0, 64, 640)
+    scheduler.add(make_sequence("a", 5))
+    play(scheduler)
+    scheduler.add(make_sequence("b", 60))
+    assert play(scheduler) == {"a": 1, "b": 16}
+
+
+def test_blocks_are_reserved_to_the_longest_end():
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence("a", 10, max_tokens=BLOCK_TOKENS))
+    play(scheduler)
+    assert len(scheduler.running[0].blocks) == 2
+    assert scheduler.pool.num_free == 14
+
+
+def test_the_context_bounds_what_is_reserved():
+    scheduler = make_scheduler()
+    sequence = make_sequence("a", 10, max_tokens=10**9)
+    assert sequence.num_blocks_wanted == CONTEXT // BLOCK_TOKENS
+    assert scheduler.can_ever_run(sequence)
+
+
+@pytest.mark.parametrize(
+    ("num_prompt", "max_tokens", "num_blocks", "fits"),
+    [
+        (10, 246, 1, True),
+        (10, 247, 1, False),
+        (10, 247, 2, True),
+        (CONTEXT - 1, 5, 4, True),
+        (CONTEXT, 5, 99, False),
+    ],
+)
+def test_what_can_ever_run(num_prompt, max_tokens, num_blocks, fits):
+    scheduler = make_scheduler(num_blocks)
+    assert scheduler.can_ever_run(make_sequence("a", num_prompt, max_tokens=max_tokens)) == fits
+
+
+def test_a_big_one_at_the_head_is_not_passed_by_small_ones():
+    scheduler = make_scheduler(num_blocks=4)
+    scheduler.add(make_sequence("first", max_tokens=5))
+    play(scheduler)
+    scheduler.add(make_sequence("big", 900))
+    steps = 0
+    while not any(s.id == "big" for s in scheduler.running):
+        scheduler.add(make_sequence(f"small{steps}", 5, max_tokens=5))
+        play(scheduler)
+        steps += 1
+        assert steps < 10, "the big one starves"
+    assert [s.id for s in scheduler.running] == ["big"]
+
+
+def test_urgency_goes_before_arrival_but_only_for_a_while():
+    scheduler = make_scheduler(max_batch=1)
+    scheduler.add(make_sequence("batch", sla="batch", arrival_ms=1_000_000))
+    scheduler.add(make_sequence("standard", sla="standard", arrival_ms=1_000_500))
+    scheduler.add(make_sequence("soon", sla="realtime", arrival_ms=1_001_000))
+    scheduler.add(make_sequence("late", sla="realtime", arrival_ms=1_200_000))
+    assert [s.id for s in scheduler.waiting] == ["soon", "standard", "batch", "late"]
+
+
+def test_a_more_urgent_prompt_is_prefilled_first():
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence("batch", 200, sla="batch"))
+    play(scheduler)
+    scheduler.add(make_sequence("realtime", 50, sla="realtime"))
+    assert play(scheduler) == {"realtime": 50, "batch": 14}
+
+
+def test_removing_a_waiting_one_frees_nothing_twice():
+    scheduler = make_scheduler(max_batch=1)
+    scheduler.add(make_sequence("a"))
+    waiting = make_sequence("b")
+    scheduler.add(waiting)
+    play(scheduler)
+    scheduler.remove(waiting)
+    scheduler.check()
+    assert (len(scheduler.running), len(scheduler.waiting)) == (1, 0)
+
+
+CASE = st.tuples(
+    st.integers(1, 700), st.integers(1, 300), st.sampled_from(["realtime", "standard", "batch"])
+)
+
+
+@given(
+    st.lists(CASE, min_size=1, max_size=12),
+    st.integers(4, 8),
+    st.integers(1, 5),
+    st.integers(5, 90),
+)
+def test_everything_that_fits_ends_and_all_blocks_return(cases, num_blocks, max_batch, step_tokens):
+    scheduler = make_scheduler(num_blocks, max_batch, step_tokens)
+    for index, (num_prompt, max_tokens, sla) in enumerate(cases):
+        scheduler.add(make_sequence(f"s{index}", num_prompt, max_tokens=max_tokens, sla=sla))
+    bound = sum(prompt + max_tokens for prompt, max_tokens, _ in cases)
+    for _ in range(bound):
+        if not (scheduler.running or scheduler.waiting):
+            break
+        assert play(scheduler)
+    assert not (scheduler.running or scheduler.waiting)
+    assert scheduler.pool.num_free == num_blocks

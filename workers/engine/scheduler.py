@@ -1,0 +1,135 @@
+"""Which sequences run in the next step, and how many tokens of each.
+
+One step mixes decodes (one token of each sequence that has computed all others) and prefill (a
+chunk of some).
+
+    add ──► waiting ──admit──► running ──remove──► (gone)
+                      takes blocks to its longest end      gives them back
+
+Who is first: by rank, that is arrival plus the class's handicap (sequence.py). Waiting sequences
+are admitted strictly in that order: a big one at the head is never passed by smaller ones, so it
+gets its memory as soon as enough running ones have ended. All decodes run in every step; what is
+left of the step is prefill, in rank order.
+
+Invariants, checked by check() after every step in the tests:
+  1. a sequence is in exactly one of waiting, running; both are in rank order
+  2. a running sequence holds blocks to its longest end, so that nothing running can fail for
+     memory; a waiting one holds none
+  3. tokens of one step <= max_step_tokens, running sequences <= max_batch <= max_step_tokens
+"""
+
+from bisect import insort
+from dataclasses import dataclass
+
+from kv_tier.block_pool import BlockPool
+from workers.engine.cost import StepCost
+from workers.engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """Tokens [sequence.num_cached, end) of one sequence are computed in this step."""
+
+    sequence: Sequence
+    end: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.end - self.sequence.num_cached
+
+    @property
+    def reaches_end(self) -> bool:
+        """The step computes the newest token, so its logits give the next one."""
+        return self.end == len(self.sequence.token_ids)
+
+
+def rank_of(sequence: Sequence) -> tuple[int, int]:
+    return sequence.rank
+
+
+class Scheduler:
+    """Pure: no clock, no arrays, no model. What steps cost comes in through `cost`."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        cost: StepCost,
+        *,
+        max_batch: int,
+        max_step_tokens: int,
+        budget_ms: int,
+    ) -> None:
+        assert 1 <= max_batch <= max_step_tokens, (max_batch, max_step_tokens)
+        self.pool = pool
+        self.cost = cost
+        self.max_batch = max_batch
+        self.max_step_tokens = max_step_tokens
+        self.budget_ms = budget_ms
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self._num_added = 0
+
+    def add(self, sequence: Sequence) -> None:
+        """It waits; among equals of rank the one added first goes first."""
+        self._num_added += 1
+        sequence.rank = (sequence.rank[0], self._num_added)
+        insort(self.waiting, sequence, key=rank_of)
+
+    def remove(self, sequence: Sequence) -> None:
+        """It has ended, or is somebody else's now: its blocks are free."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self.pool.free(sequence.blocks)
+            sequence.blocks = []
+        else:
+            self.waiting.remove(sequence)
+
+    def can_ever_run(self, sequence: Sequence) -> bool:
+        """False: its longest end does not fit even into an empty engine."""
+        has_room = sequence.max_length > sequence.num_prompt
+        return has_room and sequence.num_blocks_wanted <= self.pool.num_blocks
+
+    def schedule(self) -> list[Scheduled]:
+        """The next step: decodes first, then prefill. Empty only when nothing runs or waits."""
+        self._admit()
+        decodes = [Scheduled(s, len(s.token_ids)) for s in self.running if s.num_uncached == 1]
+        if len(decodes) == len(self.running):
+            return decodes
+        room = self.max_step_tokens - len(decodes)
+        room = self.cost.chunk(self.budget_ms, len(decodes), room)
+        return decodes + self._prefill(room)
+
+    def _admit(self) -> None:
+        while self.waiting and len(self.running) < self.max_batch:
+            sequence = self.waiting[0]
+            assert self.can_ever_run(sequence), f"{sequence.id} must be refused, not scheduled"
+            if sequence.num_blocks_wanted > self.pool.num_free:
+                return  # the head waits for memory, and everybody behind it waits too
+            self.waiting.pop(0)
+            sequence.take_blocks(self.pool.allocate(sequence.num_blocks_wanted))
+            insort(self.running, sequence, key=rank_of)
+
+    def _prefill(self, room: int) -> list[Scheduled]:
+        chunks: list[Scheduled] = []
+        for sequence in self.running:
+            if room > 0 and sequence.num_uncached > 1:
+                num_tokens = min(room, sequence.num_uncached)
+                chunks.append(Scheduled(sequence, sequence.num_cached + num_tokens))
+                room -= num_tokens
+        return chunks
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        self.pool.check()
+        ids = [sequence.id for sequence in self.waiting + self.running]
+        assert len(set(ids)) == len(ids), ids
+        for line in (self.waiting, self.running):
+            assert line == sorted(line, key=rank_of), [sequence.id for sequence in line]
+        assert len(self.running) <= self.max_batch, len(self.running)
+        held = [block_id for sequence in self.running for block_id in sequence.blocks]
+        assert len(set(held)) == len(held), "two sequences write to one block"
+        assert len(held) == self.pool.num_blocks - self.pool.num_free, "a block is held by nobody"
+        for sequence in self.running:
+            assert len(sequence.blocks) == sequence.num_blocks_wanted, sequence.id
+            assert sequence.num_cached < len(sequence.token_ids) <= sequence.max_length, sequence.id
+        assert all(not sequence.blocks for sequence in self.waiting)
