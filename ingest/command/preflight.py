@@ -54,7 +54,7 @@ def compiler_problems(compiler: str) -> Iterator[str]:
         )
         command = [compiler, str(source), "-o", str(Path(folder, "probe"))]
         if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
-            yield f"{compiler} cannot compile an empty program: install libc6-dev (Fedora: glibc-devel)."
+            yield f"{compiler} finds no C library: install libc6-dev (Fedora: glibc-devel)."
 
 
 def cpu_problems(machine: str, cpuinfo: str) -> Iterator[str]:

@@ -1,0 +1,113 @@
+# What a person does with the repository; `make` prints it.
+#
+#   .venv/installed   packages of pyproject.toml         .venv/installed-dev   those of the tests, too
+#   .venv/compiled    our own C and mypyc modules, made again when a source changes
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+FOLDERS := ingest router workers kernels kv_tier
+# what is compiled, and what its types come from
+SOURCES := setup.py workers/wire.py $(shell find kernels kv_tier workers/engine -name '*.py' \
+  -o -name '*.c' -o -name '*.h')
+PURE := build/pure
+SHELL := /bin/bash
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# $(call suite,NAME,COMMAND): run it and say how long it took
+suite = @echo "== $(1)"; begin=$$(date +%s); $(2) || exit 1; echo "== $(1): $$(( $$(date +%s) - begin )) s"
+
+.PHONY: help build build-dev start test test-lint test-compiled test-pure test-slow \
+        bench bench-peers tidy clean
+
+help:
+	@echo "make start        build what is missing, then run the node; Ctrl-C stops it"
+	@echo "make build        make $(VENV): install packages and compile, nothing else"
+	@echo "make test         every check: ruff, mypy, the tests compiled, the host code uncompiled"
+	@echo "make test-pure    the host code's tests, uncompiled"
+	@echo "make test-slow    the tests that take minutes"
+	@echo "make bench        benchmark tables, beside llama.cpp on the same file and threads"
+	@echo "make bench-peers  install what make bench compares with (builds it: minutes)"
+	@echo "make tidy         format, lint, type check"
+	@echo "make clean        remove all that was built; var/ (models, results, store) stays"
+
+build: $(VENV)/compiled
+
+build-dev: $(VENV)/installed-dev $(VENV)/compiled
+
+start: build
+	@exec $(BIN)/python -m ingest.command.start
+
+$(BIN)/python:
+	@$(PYTHON) -I ingest/command/preflight.py
+	@echo "making $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+# Requirements are read from pyproject.toml, so that they stand in one place.
+$(VENV)/installed: pyproject.toml | $(BIN)/python
+	@echo "installing packages ..."
+	@$(BIN)/python -c "import tomllib; all = tomllib.load(open('pyproject.toml', 'rb')); \
+	  print(*all['build-system']['requires'], *all['project']['dependencies'], sep='\n')" \
+	  > $(VENV)/requirements.txt
+	@$(PIP) install --requirement $(VENV)/requirements.txt
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	@$(BIN)/python -c "import tomllib; all = tomllib.load(open('pyproject.toml', 'rb')); \
+	  print(*all['project']['optional-dependencies']['dev'], sep='\n')" > $(VENV)/dev.txt
+	@$(PIP) install --requirement $(VENV)/dev.txt
+	@touch $@
+
+# The package itself: its modules in place, the lockstep command in $(BIN).
+$(BIN)/lockstep: pyproject.toml setup.py $(VENV)/installed
+	@PURE=1 $(PIP) install --no-deps --no-build-isolation --config-settings editable_mode=compat \
+	  --editable .
+	@touch $@
+
+$(VENV)/compiled: $(SOURCES) $(BIN)/lockstep
+	@$(PYTHON) -I ingest/command/preflight.py
+	@echo "compiling ..."
+	@$(BIN)/python setup.py --quiet build_ext --inplace > $(VENV)/compile.log 2>&1 \
+	  || { tail -40 $(VENV)/compile.log; exit 1; }
+	@touch $@
+
+test: test-lint test-compiled test-pure
+
+test-lint: build-dev
+	$(call suite,ruff check,$(BIN)/ruff check .)
+	$(call suite,ruff format,$(BIN)/ruff format --check .)
+	$(call suite,mypy --strict,$(BIN)/mypy --strict)
+
+test-compiled: build-dev
+	$(call suite,pytest compiled,$(BIN)/python -m pytest -m 'not slow')
+
+# The same host code as the interpreter sees it: a copy of the tree with only the C extension built.
+test-pure: build-dev
+	@rm -rf $(PURE) && mkdir -p $(PURE)/build build/test-home && ln -s ../../test-home $(PURE)/build/
+	@tar -c --exclude '*.so' --exclude __pycache__ $(FOLDERS) tests setup.py pyproject.toml README.md \
+	  | tar -x -C $(PURE)
+	@cd $(PURE) && PURE=1 ../../$(BIN)/python setup.py --quiet build_ext --inplace > pure.log 2>&1 \
+	  || { tail -40 pure.log; exit 1; }
+	$(call suite,pytest uncompiled,cd $(PURE) && PURE=1 ../../$(BIN)/python -m pytest -m 'not slow' \
+	  tests/kernels tests/workers/engine tests/kv_tier)
+
+test-slow: build-dev
+	$(call suite,pytest slow,$(BIN)/python -m pytest -m slow)
+
+bench-peers: build
+	@$(BIN)/python -c "import llama_cpp" 2> /dev/null || { echo "building llama.cpp ..."; \
+	  $(PIP) install "$$($(BIN)/python -c "import tomllib; print(*tomllib.load(open( \
+	    'pyproject.toml', 'rb'))['project']['optional-dependencies']['bench'])")"; }
+
+bench: bench-peers
+	@$(BIN)/lockstep bench cpu
+
+tidy: build-dev
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/mypy --strict
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name '*.so' -not -path './var/*' -delete
+	find . -name __pycache__ -not -path './var/*' -prune -exec rm -rf {} +

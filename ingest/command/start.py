@@ -1,0 +1,224 @@
+"""Starts the node in the foreground, as `make start`: says when it is ready, stops it on Ctrl-C.
+
+    prepare ──► honcho start ──► /readyz answers ──► the ready line ──► wait ──► SIGTERM to honcho
+
+prepare looks at ports and store and makes sure of the model and the webhook secret. It is a process
+of its own (`start.py prepare`), so that this one stays small as long as the node runs.
+"""
+
+import http.client
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+POLL_S = 0.2
+PATIENCE_S = 120.0  # then we say how to find out what is wrong
+STOP_S = 6.0  # honcho itself kills after 5
+
+
+class Stop(Exception):
+    """SIGTERM came; Ctrl-C comes as KeyboardInterrupt."""
+
+
+def on_term(_number: int, _frame: object) -> None:
+    raise Stop
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["prepare"]:
+        return prepare()
+    began = time.monotonic()
+    signal.signal(signal.SIGTERM, on_term)
+    try:
+        prepared = subprocess.run(
+            [sys.executable, "-m", "ingest.command.start", "prepare"],
+            cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    except (KeyboardInterrupt, Stop):
+        return 0
+    if prepared.returncode:
+        return prepared.returncode
+    node = json.loads(prepared.stdout)
+    return run(node, began)
+
+
+def run(node: dict[str, Any], began: float) -> int:
+    """honcho from its start to its end; 0 when it was stopped by a person."""
+    honcho = subprocess.Popen(
+        [sys.executable, "-m", "honcho", "start"],
+        cwd=ROOT, env=environment(), preexec_fn=die_with_parent,
+    )  # fmt: skip
+    try:
+        if wait_until_ready(node, honcho):
+            print(ready_lines(node, time.monotonic() - began), flush=True)
+        return honcho.wait() or 1  # nobody asked for it
+    except (KeyboardInterrupt, Stop):
+        return stop(honcho)
+
+
+def environment() -> dict[str, str]:
+    """Ours, with this Python first on the path: the Procfile says just `python`."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return os.environ | {"PATH": path}
+
+
+def die_with_parent() -> None:
+    """In the child: get SIGTERM when our parent is killed."""
+    import ctypes
+
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, int(signal.SIGTERM))
+
+
+def wait_until_ready(node: dict[str, Any], honcho: subprocess.Popen[bytes]) -> bool:
+    """True when /readyz answers 200, False when honcho ended before that."""
+    patient_until = time.monotonic() + PATIENCE_S
+    while honcho.poll() is None:
+        if answers(node["host"], node["port"]):
+            return True
+        if time.monotonic() > patient_until:
+            print("Not ready yet: `.venv/bin/lockstep doctor` says why.", file=sys.stderr)
+            patient_until += PATIENCE_S
+        time.sleep(POLL_S)
+    return False
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether /readyz says 200."""
+    connection = http.client.HTTPConnection(host, port, timeout=5)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def ready_lines(node: dict[str, Any], took_s: float) -> str:
+    """The ready line and a command to try."""
+    url = f"http://{node['host']}:{node['port']}"
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    body = json.dumps({"model": node["model"], "messages": question})
+    curl = f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'"
+    ready = f"Lockstep is ready on {url} after {took_s:.1f} s, serving {node['model']}."
+    return f"\n{ready} Ctrl-C stops it.\n{curl} -d {shlex.quote(body)}\n"
+
+
+def stop(honcho: subprocess.Popen[bytes]) -> int:
+    """End the node; 0 when it ended in time."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # once is enough
+    honcho.terminate()
+    try:
+        honcho.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        honcho.kill()  # the keepers end by themselves then
+        print("The node did not stop in time and was killed.", file=sys.stderr)
+        return 1
+    print("Lockstep has stopped.", flush=True)
+    return 0
+
+
+def prepare() -> int:
+    """Everything before the first process: prints what the parent must know, or what to do."""
+    from pydantic import ValidationError
+
+    from workers.settings import settings
+
+    try:
+        config = settings()
+    except ValidationError as error:
+        for wrong in error.errors():
+            name = "LOCKSTEP_" + "_".join(map(str, wrong["loc"])).upper()
+            print(f"{name} is set to {wrong['input']!r}: {wrong['msg']}.", file=sys.stderr)
+        return 1
+    try:
+        found = list(problems(config))
+        if not found:
+            make_ready(config)
+    except KeyboardInterrupt:
+        return 130
+    for sentence in found:
+        print(sentence, file=sys.stderr)
+    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
+    print(json.dumps({"host": host, "port": config.port, "model": config.model}))
+    return 1 if found else 0
+
+
+def problems(config: Any) -> Iterator[str]:
+    """What would keep this node from running here."""
+    from ingest.command import preflight
+
+    keeper = running_keeper(config.home)
+    if keeper:
+        yield f"This node already runs (keeper {keeper}): stop it first, or set LOCKSTEP_HOME."
+        return
+    yield from preflight.port_problems(config.host, config.port, "LOCKSTEP_PORT")
+    yield from preflight.disk_problems(config.home, preflight.RUN_MIB)
+    if config.redis_url:
+        yield from redis_problems(config.redis_url)
+    else:
+        yield from preflight.port_problems("127.0.0.1", config.store_port, "LOCKSTEP_STORE_PORT")
+
+
+def redis_problems(url: str) -> Iterator[str]:
+    """A server of the user's own that does not answer."""
+    from redis import Redis, RedisError
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    once = Retry(NoBackoff(), 0)
+    try:
+        Redis.from_url(url, socket_timeout=3, socket_connect_timeout=3, retry=once).ping()
+    except (RedisError, ValueError, OSError) as error:
+        yield f"The Redis of LOCKSTEP_REDIS_URL does not answer ({error}): start it, or unset it."
+
+
+def running_keeper(home: Path) -> int | None:
+    """Process id of a keeper of this home that lives."""
+    for path in sorted((home / "run").glob("*.json")):
+        try:
+            keeper = int(json.loads(path.read_text())["keeper"])
+            command = Path(f"/proc/{keeper}/cmdline").read_bytes()
+        except (OSError, ValueError, KeyError):
+            continue
+        if b"workers.keeper" in command:
+            return keeper
+    return None
+
+
+def make_ready(config: Any) -> None:
+    """The model's pack and the webhook secret. Exits with one sentence when there is no model."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    from workers.model import catalog
+    from workers.model.config import BadModel
+    from workers.webhook.sign import make_secret
+
+    if config.webhook_secret is None:
+        make_secret(config.home)
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(config.model, total=None, visible=False)
+
+        def progress(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total or None, visible=True)
+
+        try:
+            catalog.ensure(config.home, config.model, progress)
+        except BadModel as error:
+            sys.exit(f"{error}.")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
