@@ -1,5 +1,4 @@
 -- end_request.lua - the one way a request ends, whoever ends it. Needs names.lua, rq_job.lua.
-local WEBHOOK_KEEP_S = 4 * 86400
 local RQ_STATUS = { finished = 'finished', failed = 'failed', expired = 'failed', cancelled = 'canceled' }
 
 -- What the journal holds so far: the text, how many tokens, the last digest.
@@ -20,17 +19,17 @@ local function wanted(events, status)
   return not events or events == '' or string.find(',' .. events .. ',', ',' .. status .. ',', 1, true)
 end
 
--- The first attempt of the webhook, as an RQ job. Its body is made from the job's hash (workers/webhook/event.py).
+-- The first attempt of the webhook, as an RQ job; workers/webhook does the rest. Its body is made from the job's
+-- hash (workers/webhook/event.py), so both hashes stay until it is delivered or dead.
 local function queue_webhook(id, status)
   local target = redis.call('HMGET', job_key(id), 'webhook_url', 'webhook_secret_id', 'webhook_events')
   if not target[1] or not wanted(target[3], status) then return RESULT_TTL_S end
-  local keep_s = math.max(RESULT_TTL_S, WEBHOOK_KEEP_S)
   local key = P .. ':webhook:' .. id
-  redis.call('HSET', key, 'url', target[1], 'secret_id', target[2] or 'default', 'status', 'pending',
-    'event', 'job.' .. status, 'attempt', 1, 'created_ms', NOW_MS)
-  redis.call('EXPIRE', key, keep_s)
+  redis.call('HSET', key, 'url', target[1], 'secret_id', target[2] or 'default', 'status', status,
+    'state', 'pending', 'attempts', 0, 'failures', 0, 'created_ms', NOW_MS)
+  redis.call('EXPIRE', key, KEEP_S)
   rq_push('wh-' .. id .. '-1', 'webhooks', 'workers.jobs.deliver', id)
-  return keep_s
+  return KEEP_S
 end
 
 -- flat: field, value, ... of the end event, status first. text: the whole text, or nil: taken from the journal.
@@ -57,4 +56,18 @@ end
 local function dead_letter(...)
   redis.call('XADD', P .. ':dead', 'MAXLEN', '~', 10000, '*', 'at_ms', NOW_MS, ...)
   redis.call('EXPIRE', P .. ':dead', KEEP_S)
+end
+
+-- A webhook that will not be tried again: its state, and a record from which it can be replayed.
+local function webhook_dead(id, reason, code, body)
+  local key = P .. ':webhook:' .. id
+  local known = redis.call('HMGET', key, 'url', 'secret_id', 'status', 'attempts')
+  if not known[1] then return end
+  redis.call('HSET', key, 'state', 'dead', 'last_error', reason)
+  redis.call('HDEL', key, 'next_at')
+  redis.call('EXPIRE', key, RESULT_TTL_S)
+  redis.call('EXPIRE', job_key(id), RESULT_TTL_S)
+  dead_letter('kind', 'webhook', 'id', id, 'tenant', redis.call('HGET', job_key(id), 'tenant') or '',
+    'url', known[1], 'secret_id', known[2], 'status', known[3], 'attempts', known[4],
+    'reason', reason, 'code', code, 'body', body)
 end

@@ -62,14 +62,13 @@ end
 -- It was delivered too often without moving: it ends, with a record of why.
 local function end_poison(queue, id, attempts)
   local reason = 'its worker died ' .. attempts .. ' times while running it'
-  local known = redis.call('HMGET', record_key(queue, id), 'tenant', 'sla', 'entry')
-  dead_letter('kind', queue == 'webhooks' and 'webhook' or 'request', 'id', id, 'tenant', known[1] or '',
-    'sla', known[2] or '', 'entry', known[3] or '', 'reason', reason, 'code', 'poison', 'body', '')
   if queue == 'webhooks' then
-    local hook = P .. ':webhook:' .. (string.match(id, '^wh%-(.+)%-%d+$') or id)
-    if redis.call('EXISTS', hook) == 1 then redis.call('HSET', hook, 'status', 'dead', 'error', reason) end
+    webhook_dead(string.match(id, '^wh%-(.+)%-%d+$') or id, reason, 'poison', '')
     return rq_end(id, 'failed')
   end
+  local known = redis.call('HMGET', job_key(id), 'tenant', 'sla', 'entry', 'request')
+  dead_letter('kind', 'request', 'id', id, 'tenant', known[1] or '',
+    'sla', known[2] or '', 'entry', known[3] or '', 'reason', reason, 'code', 'poison', 'request', known[4] or '')
   end_request(id, { 'status', 'failed', 'text', '', 'error', reason, 'code', 'poison' })
 end
 

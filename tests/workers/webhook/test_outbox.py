@@ -1,0 +1,192 @@
+"""An attempt ends once, in one step, and what is due comes back as an RQ job of its own."""
+
+import pytest
+
+from workers.store import Store
+from workers.webhook.deliver import Outcome
+from workers.webhook.outbox import Outbox, request_id_of
+from workers.wire import EndEvent, Keys, WebhookTarget
+
+URL = "http://127.0.0.1:9/hook"
+DELIVERED, FAILED, REFUSED = (
+    Outcome("delivered", 204),
+    Outcome("retry", 500, "HTTP 500"),
+    Outcome("dead", 410, "HTTP 410"),
+)
+
+
+@pytest.fixture
+def store(redis_url):
+    return Store(redis_url, Keys("lockstep"), max_attempts=2)
+
+
+@pytest.fixture
+def outbox(store):
+    return Outbox(store)
+
+
+def end_a_request(store, request_id="r-1", **target):
+    """A request that is refused at once: the shortest way to a webhook."""
+    stream = store.keys.requests("standard")
+    store.redis.xgroup_create(stream, "router", mkstream=True)
+    entry_id = store.redis.xadd(stream, {"m": b"x"}).decode()
+    store.redis.xreadgroup("router", "test", {stream: ">"})
+    store.refuse(
+        sla="standard",
+        entry_id=entry_id,
+        request_id=request_id,
+        tenant="default",
+        end=EndEvent(status="failed", error="why", code="bad_request"),
+        body=b"x",
+        webhook=WebhookTarget(url=URL, **target),
+    )
+
+
+def claim(store, worker="w1"):
+    (item,) = store.claim("webhooks", worker, 1)
+    return item
+
+
+def waiting(store):
+    return [job_id.decode() for job_id in store.redis.lrange(store.keys.webhook_queue, 0, -1)]
+
+
+def rq_status(store, job_id):
+    return store.redis.hget(store.keys.rq_job(job_id), "status")
+
+
+def test_an_ended_request_has_one_pending_webhook(store, outbox):
+    end_a_request(store, secret_id="shop")
+    assert waiting(store) == ["wh-r-1-1"]
+    webhook = outbox.read("r-1")
+    assert (webhook["state"], webhook["status"], webhook["attempts"]) == ("pending", "failed", "0")
+    assert (webhook["url"], webhook["secret_id"]) == (URL, "shop")
+
+
+@pytest.mark.parametrize(
+    ("job_id", "request_id"),
+    [("wh-r-1", "r"), ("wh-batch-17-0-12", "batch-17-0"), ("wh-acme--x-y-2", "acme--x-y")],
+)
+def test_the_attempt_names_its_request(job_id, request_id):
+    assert request_id_of(job_id) == request_id
+
+
+def test_a_delivered_webhook_is_done(store, outbox):
+    end_a_request(store)
+    item = claim(store)
+    assert outbox.end(item, DELIVERED) == "delivered"
+    webhook = outbox.read("r-1")
+    assert (webhook["attempts"], webhook["last_status"], webhook["last_error"]) == ("1", "204", "")
+    assert rq_status(store, "wh-r-1-1") == b"finished"
+    assert outbox.queue_due() is None
+    assert waiting(store) == []
+    assert 0 < store.redis.ttl(store.keys.webhook("r-1")) <= store.result_ttl_s
+    assert 0 < store.redis.ttl(store.keys.job("r-1")) <= store.result_ttl_s
+
+
+def test_a_failed_attempt_waits_for_its_time(store, outbox):
+    end_a_request(store)
+    assert outbox.end(claim(store), FAILED, delay_s=3600) == "pending"
+    assert 3590 < outbox.queue_due() <= 3600
+    assert waiting(store) == []
+    webhook = outbox.read("r-1")
+    assert (webhook["last_status"], webhook["last_error"]) == ("500", "HTTP 500")
+    assert int(webhook["next_at"]) > 0
+    assert rq_status(store, "wh-r-1-1") == b"failed"
+
+
+def test_when_it_is_due_the_next_attempt_is_an_rq_job_of_its_own(store, outbox):
+    end_a_request(store)
+    outbox.end(claim(store), FAILED, delay_s=0)
+    store.redis.delete(store.keys.bell("webhooks"))
+    assert outbox.queue_due() is None
+    assert waiting(store) == ["wh-r-1-2"]
+    assert store.redis.llen(store.keys.bell("webhooks")) == 1
+    outbox.end(claim(store), DELIVERED)
+    assert outbox.read("r-1")["attempts"] == "2"
+
+
+def test_results_stay_while_their_webhook_waits(store, outbox):
+    """A retention shorter than the schedule must not take the body from the last attempt."""
+    store.result_ttl_s = 60
+    end_a_request(store)
+    for key in (store.keys.webhook("r-1"), store.keys.job("r-1")):
+        assert store.redis.ttl(key) > 8 * 86400
+    outbox.end(claim(store), FAILED, delay_s=3600)
+    for key in (store.keys.webhook("r-1"), store.keys.job("r-1"), store.keys.webhooks_due):
+        assert store.redis.ttl(key) > 8 * 86400
+
+
+def test_many_due_webhooks_all_go(store, outbox):
+    for n in range(250):
+        store.redis.hset(store.keys.webhook(f"r-{n}"), mapping={"state": "pending", "attempts": 4})
+        store.redis.zadd(store.keys.webhooks_due, {f"r-{n}": 1})
+    outbox.queue_due()
+    assert sorted(waiting(store)) == sorted(f"wh-r-{n}-5" for n in range(250))
+
+
+def test_what_is_no_longer_pending_is_not_queued(store, outbox):
+    store.redis.hset(store.keys.webhook("r-1"), mapping={"state": "delivered", "attempts": 1})
+    store.redis.zadd(store.keys.webhooks_due, {"r-1": 1, "never-heard-of": 1})
+    assert outbox.queue_due() is None
+    assert waiting(store) == []
+
+
+@pytest.mark.parametrize("outcome", [REFUSED, FAILED])
+def test_a_dead_webhook_leaves_a_letter_with_all_that_a_replay_needs(store, outbox, outcome):
+    """REFUSED is final by itself, FAILED because there is no next attempt."""
+    end_a_request(store, secret_id="shop")
+    assert outbox.end(claim(store), outcome, b'{"a":1}') == "dead"
+    ((_, letter),) = store.redis.xrange(store.keys.dead)
+    assert letter | {b"at_ms": b""} == {
+        b"at_ms": b"",
+        b"kind": b"webhook",
+        b"id": b"r-1",
+        b"tenant": b"default",
+        b"url": URL.encode(),
+        b"secret_id": b"shop",
+        b"status": b"failed",
+        b"attempts": b"1",
+        b"reason": outcome.error.encode(),
+        b"code": b"webhook",
+        b"body": b'{"a":1}',
+    }
+    assert outbox.read("r-1")["state"] == "dead"
+    assert rq_status(store, "wh-r-1-1") == b"failed"
+    assert outbox.queue_due() is None
+
+
+def test_an_attempt_that_was_put_off_does_not_count(store, outbox):
+    end_a_request(store)
+    assert outbox.put_off(claim(store), 0) == "pending"
+    assert outbox.read("r-1")["attempts"] == "0"
+    outbox.queue_due()
+    assert waiting(store) == ["wh-r-1-1"]
+    assert claim(store).job_id == "wh-r-1-1"
+
+
+@pytest.mark.parametrize("outcome", [DELIVERED, FAILED, REFUSED])
+def test_a_sender_that_lost_its_lease_changes_nothing(store, outbox, outcome):
+    end_a_request(store)
+    slow = claim(store)
+    store.redis.zadd(store.keys.wip("webhooks"), {f"{slow.job_id}:{slow.execution_id}": 0})
+    assert store.reap("webhooks") == ["wh-r-1-1"]
+    quick = claim(store, "w2")
+    before = outbox.read("r-1")
+    assert outbox.end(slow, outcome, delay_s=1) == "lost"
+    assert outbox.read("r-1") == before
+    assert outbox.end(quick, DELIVERED) == "delivered"
+    assert outbox.end(quick, FAILED, delay_s=1) == "lost"
+    assert outbox.read("r-1")["state"] == "delivered"
+
+
+def test_what_kills_its_senders_is_dead_and_says_so(store, outbox):
+    end_a_request(store)
+    for _ in range(store.max_attempts):
+        item = claim(store)
+        store.redis.zadd(store.keys.wip("webhooks"), {f"{item.job_id}:{item.execution_id}": 0})
+        store.reap("webhooks")
+    assert store.claim("webhooks", "w1", 1) == []
+    ((_, letter),) = store.redis.xrange(store.keys.dead)
+    assert (letter[b"kind"], letter[b"id"], letter[b"code"]) == (b"webhook", b"r-1", b"poison")
+    assert outbox.read("r-1")["state"] == "dead"

@@ -1,0 +1,59 @@
+"""Makes one attempt from what the store holds: reads the result, composes, signs, posts."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from workers.store import Store
+from workers.webhook.deliver import Outcome, Way, attempt
+from workers.webhook.event import compose, message_id
+from workers.webhook.sign import NoSecret, headers, read_secrets
+
+GONE: Final = "the result expired before it could be posted"
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """An attempt that is over, and the body it had (empty: there was none to post)."""
+
+    outcome: Outcome
+    body: bytes
+
+
+class Sender:
+    """Safe to use from several threads. now: the clock of the webhook-timestamp, aware, in UTC."""
+
+    def __init__(
+        self,
+        store: Store,
+        home: Path,
+        configured_secret: str | None,
+        way: Way,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self.store, self.home, self.configured_secret = store, home, configured_secret
+        self.way, self.now = way, now
+
+    def send(self, request_id: str, webhook: Mapping[str, str]) -> Sent:
+        """webhook: the fields of lockstep:webhook:ID. Raises redis errors."""
+        job = self.store.job(request_id)
+        if job is not None and "ended_ms" in job:
+            body = compose(request_id, job)
+        else:
+            body = webhook.get("body", "").encode()  # a replay may outlive the result
+        if not body:
+            return Sent(Outcome("dead", error=GONE), b"")
+        try:
+            name = webhook.get("secret_id", "default")
+            secrets = read_secrets(name, self.home, self.configured_secret)
+        except NoSecret as error:  # somebody may still put it there
+            return Sent(Outcome("retry", error=str(error)), body)
+        identity = message_id(request_id, webhook["status"])
+        signed = headers(identity, body, secrets, self.now())
+        return Sent(attempt(webhook["url"], body, signed, self.way), body)
