@@ -64,6 +64,22 @@ def test_tokens_of_several_characters_join_to_the_decoded_whole(tiny_text, ids):
     assert "".join(pushed(TextStream(tiny_text, ()), ids)) == whole
 
 
+@pytest.mark.parametrize(
+    ("stop", "shown"),
+    [
+        (("b", "ab"), "xa"),  # end together: the longest wins
+        (("abmain", "m"), "xaab"),  # ends first, though it begins later
+        (("ain", "i"), "xaabma"),  # both within one token
+        (("ain", "n", "mai"), "xaab"),
+        (("q",), "xaabmain"),
+    ],
+)
+def test_the_first_completed_stop_string_cuts(tiny_text, stop, shown):
+    """`main` is one token of this vocabulary."""
+    ids = tiny_text.encode("xaab") + tiny_text.encode("main")
+    assert "".join(pushed(TextStream(tiny_text, stop), ids)) == shown
+
+
 def test_text_that_may_begin_a_stop_string_is_held_back(tiny_text, byte_ids):
     stream = TextStream(tiny_text, ("stop",))
     assert [stream.push(byte_ids[b]) for b in b"a sto"] == ["a", " ", "", "", ""]
