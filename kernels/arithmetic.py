@@ -1,7 +1,8 @@
 """Which arithmetic this is: the version of ARITHMETIC.md and a hash of the tables it uses.
 
-The version goes into every digest and every name of kept state, so that bits of two arithmetics are never mixed.
-It changes with every change of an order of summation, a polynomial, a rounding rule or a table.
+The version goes into every digest and every name of kept state, so that bits of two arithmetics
+are never mixed. It changes with every change of an order of summation, a polynomial, a rounding
+rule or a table.
 """
 
 from hashlib import blake2b

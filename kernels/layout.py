@@ -1,14 +1,14 @@
-"""How a weight matrix is packed: tiles of 16 rows, so that one vector holds the same four columns of many rows.
+"""How a weight matrix is packed: in tiles of 16 rows, so that one vector holds many rows.
 
 LAYOUT.md has the picture; the C of kernels/cpu and the CUDA of kernels/cuda read these bytes.
 
-    raw (GGUF)      row 0: block 0, block 1, ...        row 1: block 0, ...
-    packed          tile 0: unit 0, unit 1, ...         tile 1: unit 0, ...
-    one unit        [16 scales f16][16 minima f16, q4_1 only][word 0 of 16 rows][word 1 of 16 rows]...
-    one word        4 bytes of one row: 8 nibbles (q4) or 4 values (q8)
+    raw (GGUF)   row 0: block 0, block 1, ...        row 1: block 0, ...
+    packed       tile 0: unit 0, unit 1, ...         tile 1: unit 0, ...
+    one unit     [16 scales f16][16 minima f16, q4_1 only][word 0 of 16 rows][word 1 of 16 rows]...
+    one word     4 bytes of one row: 8 nibbles (q4) or 4 values (q8)
 
-Rows past the last one are zero, so that every tile is full. A changed picture needs a new LAYOUT_VERSION: packs of
-another version are made again.
+Rows past the last one are zero, so that every tile is full. A changed picture needs a new
+LAYOUT_VERSION: packs of another version are made again.
 """
 
 from dataclasses import dataclass
@@ -94,7 +94,10 @@ def pack_matrix(kind: str, raw: npt.NDArray[np.generic], rows: int, cols: int) -
 
 
 def unpack_matrix(kind: str, data: U8, rows: int, cols: int) -> npt.NDArray[np.generic]:
-    """The inverse of pack_matrix: (rows, row_bytes) uint8 GGUF blocks, or (rows, cols) float32 for "f32"."""
+    """The inverse of pack_matrix.
+
+    Gives (rows, row_bytes) uint8 GGUF blocks, or (rows, cols) float32 for kind "f32".
+    """
     assert data.size == packed_bytes(kind, rows, cols), (kind, data.size, rows, cols)
     if kind == "f32":
         tiles = data.view(np.float32).reshape(-1, cols, TILE_ROWS)
@@ -113,7 +116,7 @@ def unpack_matrix(kind: str, data: U8, rows: int, cols: int) -> npt.NDArray[np.g
 
 
 def dequantize_blocks(kind: str, raw: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-    """Values of GGUF blocks, exact in float64.   raw (rows, row_bytes) uint8, or float32 for "f32" """
+    """Values of GGUF blocks, exact in float64.   raw as unpack_matrix gives it"""
     if kind == "f32":
         return raw.astype(np.float64)
     form = FORMATS[kind]

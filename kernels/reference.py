@@ -1,8 +1,8 @@
 """The judge: every op in NumPy, sums in float64, slow and plain.
 
-It says whether an op is right (within the tolerances of tests/kernels); in which order the fast sides add, and so
-which bits they give, is ARITHMETIC.md's matter. Activations are quantised here exactly as there, so that the products
-differ by rounding of sums alone.
+It says whether an op is right (within the tolerances of tests/kernels); in which order the fast
+sides add, and so which bits they give, is ARITHMETIC.md's matter. Activations are quantised here
+exactly as there, so that the products differ by rounding of sums alone.
 """
 
 from typing import Final
@@ -78,12 +78,13 @@ class ReferenceOps:
         half = table.cos.shape[1]
         cos = table.cos[positions].astype(np.float64)[:, None, :]
         sin = table.sin[positions].astype(np.float64)[:, None, :]
-        if table.adjacent:
-            first, second = np.s_[..., 0 : 2 * half : 2], np.s_[..., 1 : 2 * half : 2]
-        else:
-            first, second = np.s_[..., :half], np.s_[..., half : 2 * half]
-        a, b = x[first].astype(np.float64), x[second].astype(np.float64)
-        x[first], x[second] = a * cos - b * sin, a * sin + b * cos
+        step = 2 if table.adjacent else 1
+        second = 1 if table.adjacent else half
+        width = step * half
+        a, b = x[..., 0:width:step], x[..., second : second + width : step]
+        old_a, old_b = a.astype(np.float64), b.astype(np.float64)
+        a[...] = old_a * cos - old_b * sin
+        b[...] = old_a * sin + old_b * cos
 
     def store_kv(self, kv: KvArena, layer: int, k: F32, v: F32, slot_mapping: I64) -> None:
         block, offset = slot_mapping // BLOCK_TOKENS, slot_mapping % BLOCK_TOKENS

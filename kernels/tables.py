@@ -1,15 +1,17 @@
 """cos and sin of RoPE by position, the same bits on every machine.
 
-A libm or NumPy sine differs between machines by an ulp; a table made of it would break law one. Here nothing is used
-but integers, decimal arithmetic (integers again, correctly rounded by its specification) and float64 + and x, which
-IEEE fixes; NumPy never fuses two of its calls.
+A libm or NumPy sine differs between machines by an ulp; a table made of it would break law one.
+Here nothing is used but integers, decimal arithmetic (integers again, correctly rounded by its
+specification) and float64 + and x, which IEEE fixes; NumPy never fuses two of its calls.
 
-    turns[i] = theta^(-2i / rotated) / factor[i] / 2 pi      turns per position, rounded to 64 binary places
-    phase    = position * turns[i] mod 1                     exact: a wrapping 64-bit product
-    phase    = quadrant / 4 + rest,  rest in [-1/8, 1/8)     exact: bits of the integer
-    sin, cos = Taylor polynomials of 2 pi rest, Horner in float64, then turned by the quadrant and rounded to float32
+    turns[i] = theta^(-2i / rotated) / factor[i] / 2 pi      turns per position, rounded to 64
+    binary places phase    = position * turns[i] mod 1                     exact: a wrapping
+    64-bit product phase    = quadrant / 4 + rest,  rest in [-1/8, 1/8)     exact: bits of the
+    integer sin, cos = Taylor polynomials of 2 pi rest, Horner in float64, then turned by the
+    quadrant and rounded to float32
 
-At position 2^18 the phase is off by less than 2^-46 of a turn, so the float32 is correctly rounded but for near-ties.
+At position 2^18 the phase is off by less than 2^-46 of a turn, so the float32 is correctly
+rounded but for near-ties.
 """
 
 from decimal import Context, Decimal
@@ -43,7 +45,7 @@ def rope_table(
 
     theta     base of the frequencies, e.g. 10000
     rotated   dimensions that turn, even; the table has rotated / 2 columns
-    factors   (rotated / 2,) float32 by which the frequencies are divided (rope_freqs.weight), or None
+    factors   (rotated / 2,) float32 that divide the frequencies (rope_freqs.weight), or None
     """
     assert theta > 1 and rotated > 0 and rotated % 2 == 0, (theta, rotated)
     assert factors is None or factors.shape == (rotated // 2,), (factors, rotated)

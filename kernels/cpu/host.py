@@ -1,0 +1,146 @@
+"""The ops on the CPU: each asserts its shapes and calls one AVX2 kernel.
+
+Nothing is computed here and nothing is kept. Types, contiguity, overlap and index ranges are
+asserted by the extension (module.c), where that costs nanoseconds. Every op is a pure function of
+its inputs whatever the thread count, so two CpuOps give the same bits.
+"""
+
+import os
+
+from kernels.cpu import _cpu
+from kernels.layout import packed_bytes
+from kernels.ops import F32, I32, I64, U64, KvArena, Matrix, QuantizedRows, RopeTable, Step
+
+MAX_HEAD_DIM = 512  # of attention.c
+
+
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+class CpuOps:
+    """kernels.ops.Ops in AVX2.
+
+    threads   at most so many work on one op, the caller included; 1..256
+    """
+
+    def __init__(self, threads: int) -> None:
+        assert 1 <= threads <= 256, threads
+        self.name = "cpu"
+        self.threads = threads
+
+    def embed(self, out: F32, table: Matrix, token_ids: I32) -> None:
+        num_tokens = token_ids.size
+        assert out.shape == (num_tokens, table.cols), (out.shape, num_tokens, table.cols)
+        _check_packed(table)
+        args = (num_tokens, table.rows, table.cols, out, table.data, token_ids)
+        if table.kind == "q8_0":
+            _cpu.embed_q8_0(*args)
+        elif table.kind == "q4_0":
+            _cpu.embed_q4_0(*args)
+        elif table.kind == "q4_1":
+            _cpu.embed_q4_1(*args)
+        else:
+            assert table.kind == "f32", table.kind
+            _cpu.embed_f32(*args)
+
+    def quantize_rows(self, out: QuantizedRows, x: F32) -> None:
+        rows, cols = x.shape
+        assert cols % 32 == 0, f"{cols} columns are no multiple of 32"
+        assert out.values.shape == x.shape, (out.values.shape, x.shape)
+        assert out.scales.shape == out.sums.shape, (out.scales.shape, out.sums.shape)
+        _cpu.quantize_rows(rows, cols, self.threads, out.values, out.scales, out.sums, x)
+
+    def matmul(self, out: F32, x: QuantizedRows, w: Matrix) -> None:
+        num_tokens, cols = x.values.shape
+        assert cols == w.cols and out.shape == (num_tokens, w.rows), (out.shape, x.values.shape, w)
+        _check_packed(w)
+        sizes = (num_tokens, w.rows, cols, self.threads)
+        if w.kind == "q4_1":
+            _cpu.matmul_q4_1(*sizes, out, x.values, x.scales, x.sums, w.data)
+        elif w.kind == "q4_0":
+            _cpu.matmul_q4_0(*sizes, out, x.values, x.scales, x.sums, w.data)
+        else:
+            assert w.kind == "q8_0", f"matmul takes quantised kinds, not {w.kind}"
+            _cpu.matmul_q8_0(*sizes, out, x.values, x.scales, x.sums, w.data)
+
+    def matmul_f32(self, out: F32, x: F32, w: Matrix) -> None:
+        num_tokens, cols = x.shape
+        assert w.kind == "f32", f"matmul_f32 takes kind f32, not {w.kind}"
+        assert cols == w.cols and out.shape == (num_tokens, w.rows), (out.shape, x.shape, w)
+        _check_packed(w)
+        _cpu.matmul_f32(num_tokens, w.rows, cols, self.threads, out, x, w.data)
+
+    def add(self, out: F32, x: F32) -> None:
+        rows, cols = out.shape
+        is_bias = x.ndim == 1
+        assert x.shape == ((cols,) if is_bias else (rows, cols)), (out.shape, x.shape)
+        _cpu.add(rows, cols, int(is_bias), out, x)
+
+    def rms_norm(self, out: F32, x: F32, weight: F32, eps: float) -> None:
+        rows, cols = x.shape
+        assert out.shape == x.shape and weight.shape == (cols,), (out.shape, x.shape, weight.shape)
+        _cpu.rms_norm(rows, cols, self.threads, out, x, weight, eps)
+
+    def rope(self, x: F32, positions: I32, table: RopeTable) -> None:
+        num_tokens, heads, head_dim = x.shape
+        table_rows, half = table.cos.shape
+        assert 2 * half <= head_dim and table.sin.shape == table.cos.shape, (x.shape, half)
+        _cpu.rope(
+            num_tokens, heads, head_dim, half, table_rows, int(table.adjacent),
+            x, positions, table.cos, table.sin,
+        )  # fmt: skip
+
+    def store_kv(self, kv: KvArena, layer: int, k: F32, v: F32, slot_mapping: I64) -> None:
+        num_blocks, num_layers, _, kv_heads, _, head_dim = kv.blocks.shape
+        num_tokens = slot_mapping.size
+        assert k.shape == (num_tokens, kv_heads, head_dim) == v.shape, (k.shape, v.shape, kv_heads)
+        assert head_dim % 8 == 0, head_dim
+        _cpu.store_kv(
+            num_tokens, num_blocks, num_layers, kv_heads, head_dim, layer,
+            kv.blocks, k, v, slot_mapping,
+        )  # fmt: skip
+
+    def attention(
+        self, out: F32, q: F32, kv: KvArena, layer: int, step: Step, scale: float
+    ) -> None:
+        num_tokens, heads, head_dim = q.shape
+        num_blocks, num_layers, _, kv_heads, _, kv_dim = kv.blocks.shape
+        sequences, max_blocks = step.block_tables.shape
+        assert out.shape == q.shape and kv_dim == head_dim, (out.shape, q.shape, kv_dim)
+        assert heads % kv_heads == 0, (heads, kv_heads)
+        assert head_dim % 8 == 0 and head_dim <= MAX_HEAD_DIM, head_dim
+        _cpu.attention(
+            num_tokens, heads, sequences, self.threads, max_blocks, scale,
+            num_blocks, num_layers, kv_heads, head_dim, layer,
+            kv.blocks, out, q, step.positions, step.seq_index, step.block_tables,
+        )  # fmt: skip
+
+    def silu_mul(self, out: F32, gate: F32, up: F32) -> None:
+        assert out.shape == gate.shape == up.shape, (out.shape, gate.shape, up.shape)
+        _cpu.silu_mul(out.size, self.threads, out, gate, up)
+
+    def exp(self, out: F32, x: F32) -> None:
+        assert out.shape == x.shape, (out.shape, x.shape)
+        _cpu.exp(out.size, out, x)
+
+    def log(self, out: F32, x: F32) -> None:
+        assert out.shape == x.shape, (out.shape, x.shape)
+        _cpu.log(out.size, out, x)
+
+    def logits_sum(self, out: U64, logits: F32) -> None:
+        rows, vocab = logits.shape
+        assert out.shape == (rows,), (out.shape, logits.shape)
+        _cpu.logits_sum(rows, vocab, self.threads, out, logits)
+
+    def logits_argmax(self, out: I32, logits: F32) -> None:
+        rows, vocab = logits.shape
+        assert out.shape == (rows,), (out.shape, logits.shape)
+        _cpu.logits_argmax(rows, vocab, self.threads, out, logits)
+
+
+def _check_packed(w: Matrix) -> None:
+    """The kernels trust the size: a short array would be read past its end."""
+    expected = packed_bytes(w.kind, w.rows, w.cols)
+    assert w.data.size == expected, f"{w.kind} {w.rows} x {w.cols}: {w.data.size} bytes packed"

@@ -1,0 +1,86 @@
+/* kernels.h - the AVX2 kernels: pointers and sizes in, nothing checked, nothing returned.
+ *
+ * module.c and host.py have checked shapes, types and indices before any of these runs. Orders of
+ * summation are those of kernels/ARITHMETIC.md, packed weights those of kernels/LAYOUT.md. Work
+ * is split over threads by rows only, so the bits do not depend on `threads`.
+ *
+ *   tokens T, rows of weights R, columns K, heads, head dimension D. Outputs come first.
+ */
+#ifndef LOCKSTEP_KERNELS_H
+#define LOCKSTEP_KERNELS_H
+
+#include <stdint.h>
+
+enum {
+    QUANT_BLOCK = 32,   /* values under one scale */
+    STRIPE_BLOCKS = 8,  /* blocks whose products share one float accumulator */
+    STRIPE_COLS = 256,  /* the same in columns, for f32 matrices */
+    TILE_ROWS = 16,     /* rows interleaved in one packed unit */
+    BLOCK_TOKENS = 256, /* positions of one KV block */
+    STRIPE_KEYS = 64    /* keys of one attention stripe */
+};
+
+/* Quantised activations: values [T][K] int8, scales and sums [T][K/32]. */
+typedef struct {
+    const int8_t *values;
+    const float *scales;
+    const int32_t *sums;
+} quantized_rows;
+
+/* matmul_q4.c, matmul_q8.c, matmul_f32.c: out [T][R] = x [T][K] times the packed rows of w */
+void matmul_q4_0_avx2(float *out, quantized_rows x, const uint8_t *w, long T, long R, long K,
+                      int threads);
+void matmul_q4_1_avx2(float *out, quantized_rows x, const uint8_t *w, long T, long R, long K,
+                      int threads);
+void matmul_q8_0_avx2(float *out, quantized_rows x, const uint8_t *w, long T, long R, long K,
+                      int threads);
+void matmul_f32_avx2(float *out, const float *x, const float *w, long T, long R, long K,
+                     int threads);
+
+/* embed.c: out [T][K] = row token_ids[t] of the packed table */
+void embed_q4_0_avx2(float *out, const uint8_t *table, const int32_t *token_ids, long T, long K);
+void embed_q4_1_avx2(float *out, const uint8_t *table, const int32_t *token_ids, long T, long K);
+void embed_q8_0_avx2(float *out, const uint8_t *table, const int32_t *token_ids, long T, long K);
+void embed_f32_avx2(float *out, const float *table, const int32_t *token_ids, long T, long K);
+
+/* quantize.c */
+void quantize_rows_avx2(int8_t *values, float *scales, int32_t *sums, const float *x, long T,
+                        long K, int threads);
+
+/* norm.c */
+void rms_norm_avx2(float *out, const float *x, const float *weight, long T, long K, float eps,
+                   int threads);
+
+/* rope.c: x [T][heads][D], in place; cos, sin [positions][half] */
+void rope_avx2(float *x, const int32_t *positions, const float *cos, const float *sin, long T,
+               long heads, long D, long half, int adjacent);
+
+/* attention.c: one layer's view of the arena */
+typedef struct {
+    uint16_t *keys;     /* K of block 0, this layer, head 0; V lies values_offset further on */
+    long block_stride;  /* float16 numbers from one block to the next */
+    long values_offset; /* from K to V of one layer and block */
+    long kv_heads, D;
+} kv_layer;
+
+void store_kv_avx2(kv_layer kv, const float *k, const float *v, const int64_t *slots, long T);
+
+typedef struct {
+    const int32_t *positions, *seq_index, *block_tables; /* [T], [T], [S][max_blocks] */
+    long T, heads, max_blocks;
+} attention_step;
+
+void attention_avx2(float *out, const float *q, kv_layer kv, attention_step step, float scale,
+                    int threads);
+
+/* activation.c: elementwise over n values */
+void add_avx2(float *out, const float *x, long T, long K, long x_stride);
+void silu_mul_avx2(float *out, const float *gate, const float *up, long n, int threads);
+void exp_avx2(float *out, const float *x, long n);
+void log_avx2(float *out, const float *x, long n);
+
+/* head.c: logits [R][V] */
+void logits_sum_avx2(uint64_t *out, const float *logits, long R, long V, int threads);
+void logits_argmax_avx2(int32_t *out, const float *logits, long R, long V, int threads);
+
+#endif

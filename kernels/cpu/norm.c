@@ -1,0 +1,64 @@
+/* norm.c - root mean square norm of each row (op: rms_norm).
+ *
+ *   x, out  [T][K] f32, row-major, rows contiguous; out may be x
+ *   weight  [K]    f32
+ *
+ *   accumulator i mod 32, ascending: four vectors of eight lanes, then the tree 16, 8, 4, 2, 1
+ *
+ *     | 0..7 | 8..15 | 16..23 | 24..31 | 32..39 | ...      a tail is masked
+ *      acc[0]  acc[1]  acc[2]   acc[3]   acc[0]
+ *
+ * Memory bound: reads x twice, the second time from L1.
+ * Spec: kernels/reference.py rms_norm. Bench: tests/bench/bench_kernels.py --op rms_norm.
+ */
+#pragma GCC target("avx2,fma,f16c")
+#include "kernels.h"
+#include "pool.h"
+#include "vector.h"
+
+ALWAYS float sum_of_squares(const float *x, long K) {
+    __m256 acc[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(),
+                     _mm256_setzero_ps()};
+    long i = 0;
+    for (; i + 32 <= K; i += 32)
+        for (int a = 0; a < 4; a++) {
+            const __m256 v = _mm256_loadu_ps(x + i + 8 * a);
+            acc[a] = _mm256_fmadd_ps(v, v, acc[a]); /* acc[i mod 32] += v*v */
+        }
+    for (int a = 0; i < K; i += 8, a++) {
+        const __m256 v = _mm256_maskload_ps(x + i, tail_mask(K - i < 8 ? K - i : 8));
+        acc[a] = _mm256_fmadd_ps(v, v, acc[a]); /* + 0 in lanes past the end */
+    }
+    return tree32(acc);
+}
+
+static void norm_row(float *out, const float *x, const float *weight, long K, float eps) {
+    const __m128 mean = _mm_set_ss(sum_of_squares(x, K) / (float)K + eps);
+    const float scale = 1.0f / _mm_cvtss_f32(_mm_sqrt_ss(mean));
+    long i = 0;
+    for (; i + 8 <= K; i += 8) {
+        const __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + i), SET(scale));
+        _mm256_storeu_ps(out + i,
+                         _mm256_mul_ps(v, _mm256_loadu_ps(weight + i))); /* (x * scale) * weight */
+    }
+    for (; i < K; i++) out[i] = x[i] * scale * weight[i];
+}
+
+typedef struct {
+    float *out;
+    const float *x, *weight;
+    long K;
+    float eps;
+} norm_job;
+
+static void norm_piece(void *argument, long begin, long end) {
+    const norm_job *j = argument;
+    for (long t = begin; t < end; t++)
+        norm_row(j->out + t * j->K, j->x + t * j->K, j->weight, j->K, j->eps);
+}
+
+void rms_norm_avx2(float *out, const float *x, const float *weight, long T, long K, float eps,
+                   int threads) {
+    norm_job job = {out, x, weight, K, eps};
+    pool_for(threads, T, 1 + 32768 / K, norm_piece, &job);
+}

@@ -1,0 +1,88 @@
+"""Only what pyproject.toml cannot say: the compiled parts.
+
+    python setup.py build_ext --inplace            the extension and, by mypyc, the typed host
+    code PURE=1 python setup.py build_ext --inplace     the extension alone; host code runs as the
+    .py it is
+
+Beside the extension lies build_hash.json: what was compiled from which bytes, so that a test can
+tell a stale build.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).parent
+HASHES = "kernels/cpu/build_hash.json"
+C_FILES = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "kernels/cpu").glob("*.c"))
+HEADERS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "kernels/cpu").glob("*.h"))
+COMPILED = [  # hot typed code; each also runs uncompiled
+    path
+    for path in (
+        "kernels/cpu/host.py",
+        "workers/engine/scheduler.py",
+        "workers/engine/batch.py",
+        "workers/engine/sequence.py",
+        "workers/engine/sampler.py",
+        "kv_tier/block_pool.py",
+    )
+    if (ROOT / path).exists()
+]
+PURE = bool(os.environ.get("PURE"))
+# No contraction that is not written, no fast-math: ARITHMETIC.md. Vector files name their target
+# by pragma.
+FLAGS = ["-O3", "-std=gnu11", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra"]
+FLAGS += ["-ffp-contract=off", "-fno-math-errno"]
+
+
+def source_hashes(paths: list[str]) -> dict[str, str]:
+    """sha256 of each file, by path from the root."""
+    return {path: hashlib.sha256((ROOT / path).read_bytes()).hexdigest() for path in paths}
+
+
+class BuildAndRemember(build_ext):
+    """build_ext that writes down what it compiled; PURE=1 takes compiled modules away."""
+
+    def run(self) -> None:
+        hashes = {
+            "extension": source_hashes([*C_FILES, *HEADERS]),
+            "compiled": {} if PURE else source_hashes(COMPILED),
+        }
+        if PURE and self.inplace:
+            remove_compiled()
+        super().run()
+        folder = ROOT if self.inplace else Path(self.build_lib)
+        (folder / HASHES).write_text(json.dumps(hashes, indent=1) + "\n")
+
+
+def remove_compiled() -> None:
+    """Compiled host modules beside their .py: they would win the import."""
+    for path in COMPILED:
+        for library in (ROOT / path).parent.glob(Path(path).stem + ".*.so"):
+            library.unlink()
+    for library in ROOT.glob("*__mypyc.*.so"):
+        library.unlink()
+
+
+extensions: list[Any] = [
+    Extension(
+        "kernels.cpu._cpu",
+        C_FILES,
+        depends=HEADERS,
+        include_dirs=[numpy.get_include()],
+        extra_compile_args=FLAGS,
+        extra_link_args=["-pthread"],
+    )
+]
+if not PURE:
+    from mypyc.build import mypycify
+
+    extensions += mypycify(COMPILED, opt_level="3", group_name="lockstep")
+
+setup(ext_modules=extensions, cmdclass={"build_ext": BuildAndRemember})
