@@ -149,9 +149,14 @@ def prepare() -> int:
         return 130
     for sentence in found:
         print(sentence, file=sys.stderr)
-    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
-    print(json.dumps({"host": host, "port": config.port, "model": config.model}))
+    node = {"host": reachable(config.host), "port": config.port, "model": config.model}
+    print(json.dumps(node))
     return 1 if found else 0
+
+
+def reachable(host: str) -> str:
+    """The address to try from this machine when we listen on `host`."""
+    return "127.0.0.1" if host in ("0.0.0.0", "::") else host
 
 
 def problems(config: Any) -> Iterator[str]:
@@ -208,7 +213,8 @@ def make_ready(config: Any) -> None:
     if config.webhook_secret is None:
         make_secret(config.home)
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(config.model, total=None, visible=False)
 
         def progress(what: str, done: int, total: int) -> None:

@@ -1,0 +1,100 @@
+"""What keeps a node from starting is one sentence; the rest of `make start` is in tests/node."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ingest.command import start
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def prepare(tmp_path, free_port):
+    """Runs the first half of make start in a home of its own; gives (exit code, stdout, stderr)."""
+    ports = {"LOCKSTEP_PORT": str(free_port()), "LOCKSTEP_STORE_PORT": str(free_port())}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
+    environment = kept | ports | {"LOCKSTEP_HOME": str(tmp_path / "home")}
+
+    def run(**more: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "ingest.command.start", "prepare"],
+            cwd=ROOT, env=environment | more, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+def test_a_prepared_home_has_the_model_and_a_secret(prepare, model_home):
+    code, said, _ = prepare(LOCKSTEP_HOME=str(model_home), LOCKSTEP_PORT="18123")
+    assert code == 0
+    assert json.loads(said) == {"host": "127.0.0.1", "port": 18123, "model": "smollm2-135m"}
+    assert (model_home / "webhook_secret").read_text().startswith("whsec_")
+
+
+@pytest.mark.parametrize(
+    "more, words",
+    [
+        ({"LOCKSTEP_PORT": "eight"}, ("LOCKSTEP_PORT", "'eight'")),
+        ({"LOCKSTEP_GPU": "maybe"}, ("LOCKSTEP_GPU", "'maybe'")),
+        ({"LOCKSTEP_MODEL": "nobody"}, ("nobody", "lockstep model add")),
+        (
+            {"LOCKSTEP_REDIS_URL": "redis://127.0.0.1:1/0"},
+            ("LOCKSTEP_REDIS_URL", "does not answer"),
+        ),
+        ({"LOCKSTEP_REDIS_URL": "nonsense"}, ("LOCKSTEP_REDIS_URL",)),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_that_names_it(prepare, more, words):
+    code, _, said = prepare(**more)
+    assert code == 1
+    assert len(said.splitlines()) == 1, said
+    assert all(word in said for word in words), said
+
+
+@pytest.mark.parametrize("setting", ["LOCKSTEP_PORT", "LOCKSTEP_STORE_PORT"])
+def test_a_port_in_use_is_one_sentence_that_names_the_setting(prepare, setting):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, _, said = prepare(**{setting: port})
+    assert code == 1
+    assert said.startswith(f"Port {port} is in use") and setting in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_node_that_already_runs_is_said_alone(prepare, tmp_path):
+    home = tmp_path / "home"
+    kept = {**os.environ, "LOCKSTEP_HOME": str(home)}
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "workers.keeper", "a", "sh", "-c", "echo up; exec sleep 60"],
+        cwd=ROOT, env=kept, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        keeper.stdout.readline()
+        while not (home / "run" / "a.json").exists():
+            pass
+        code, _, said = prepare()
+    finally:
+        keeper.terminate()
+        keeper.communicate()
+    assert code == 1
+    assert "already runs" in said and len(said.splitlines()) == 1
+
+
+def test_the_ready_line_comes_with_a_command_to_try():
+    node = {"host": "127.0.0.1", "port": 8000, "model": "it's"}
+    ready, curl = start.ready_lines(node, 2.25).strip().splitlines()
+    assert ready.startswith("Lockstep is ready on http://127.0.0.1:8000 after 2.2 s")
+    split = subprocess.run(
+        ["sh", "-c", f"printf '%s\\n' {curl.removeprefix('curl ')}"], capture_output=True, text=True
+    ).stdout.splitlines()
+    assert split[0] == "http://127.0.0.1:8000/v1/chat/completions"
+    assert json.loads(split[-1])["model"] == "it's"
