@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from ingest.errors import ApiError
 from router.entry import BODY_BYTES_MAX
@@ -32,11 +33,14 @@ async def _read(request: Request) -> bytes:
         raise _too_large()
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > BODY_BYTES_MAX:
-            raise _too_large()
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > BODY_BYTES_MAX:
+                raise _too_large()
+            parts.append(part)
+    except ClientDisconnect:
+        raise ApiError(499, "the client left before its body was complete") from None
     return b"".join(parts)
 
 

@@ -82,6 +82,8 @@ async def answer(api: str, request: Request) -> Response:
     receipt = await desk.accept(fields, door=api)
     shape = SHAPES[api](receipt.request, desk.text_model())
     visit = desk.visitors.enter(receipt)
+    if how.include_usage:
+        shape.head["usage"] = None  # in every chunk but the one that has it
     if how.stream:
         return EventStream(stream(desk, visit, shape, how), visit.gone)
     return await whole(desk, visit, shape, request)

@@ -55,8 +55,9 @@ class StallWatch:
     def stalled(self, vitals: Mapping[str, Vital], now_s: float) -> list[str]:
         """Parts that had work and did not move for STALL_S, at this look and all looks since."""
         for name, vital in vitals.items():
-            before = self.since.get(name)
-            if before is None or not vital.waiting or before[0].marker != vital.marker:
+            before = self.since.setdefault(name, (vital, now_s))[0]
+            has_had_work = before.waiting and vital.waiting
+            if not has_had_work or before.marker != vital.marker:
                 self.since[name] = (vital, now_s)
         return [name for name in vitals if now_s - self.since[name][1] >= STALL_S]
 

@@ -11,6 +11,7 @@ store that goes away is waited for, and nothing is missed.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from redis.exceptions import RedisError
 from workers.log import logger
 from workers.wire import END_ENTRY_ID, EndEvent, Keys, TokenEvent, parse_entry
 
+ENTRY_ID: Final = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?")
 BLOCK_MS: Final = 20_000
 RETRY_S: Final = 0.5
 NUDGE_S: Final = (
@@ -65,10 +67,10 @@ class Listener:
 
 def order(entry_id: str) -> tuple[int, int]:
     """An entry id as what it is compared by. Raises ValueError when it is none."""
-    milliseconds, _, sequence = entry_id.partition("-")
-    if not (milliseconds + sequence).isascii() or not (milliseconds + (sequence or "0")).isdigit():
-        raise ValueError(f"{entry_id!r} is no entry id")
-    return int(milliseconds), int(sequence or 0)
+    match = ENTRY_ID.fullmatch(entry_id)
+    if match is None:
+        raise ValueError("must be the id of an event of this stream, like 0-17")
+    return int(match[1]), int(match[2] or 0)
 
 
 class TokenReader:

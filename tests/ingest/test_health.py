@@ -1,0 +1,86 @@
+"""Ready means: takes requests and gets on with them. Metrics tell of both."""
+
+from ingest.pulse import STALL_S, Pulse, StallWatch
+from workers.wire import PoolLoad
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def pulse(progress=0, running=0, streams=0, queued=0):
+    load = PoolLoad(pool="cpu", worker="w", state="ready", running=running, progress=progress)
+    classes = {"realtime": 0, "standard": streams, "batch": 0}
+    return Pulse(classes, {"gpu": 0, "cpu": queued}, [load], 1)
+
+
+def stalled_after(*looks):
+    """What is stalled at the last of these looks, which are 10 s apart."""
+    watch = StallWatch()
+    for number, look in enumerate(looks):
+        stalled = watch.stalled(look.vitals(), 10.0 * number)
+    return stalled
+
+
+def test_an_idle_node_is_not_stalled():
+    assert stalled_after(*[pulse(progress=5)] * 9) == []
+
+
+def test_work_that_does_not_move_is_stalled_after_a_while():
+    assert stalled_after(*[pulse(running=1)] * 3) == []
+    assert stalled_after(*[pulse(running=1)] * 4) == ["cpu"]
+    assert stalled_after(*[pulse(queued=1)] * 4) == ["cpu"]
+    assert stalled_after(*[pulse(streams=1)] * 4) == ["router"]
+    assert STALL_S == 30.0
+
+
+def test_work_that_moves_is_not_stalled():
+    assert stalled_after(*[pulse(running=1, progress=number) for number in range(9)]) == []
+
+
+def test_time_spent_idle_does_not_count():
+    assert stalled_after(*[pulse()] * 9, *[pulse(running=1)] * 3) == []
+
+
+def test_a_node_with_router_and_pool_is_ready(door, node):
+    assert door.http.get("/readyz").status_code == 200
+    assert door.http.get("/healthz").status_code == 200
+
+
+def test_a_node_without_router_or_pool_says_what_is_missing(door):
+    response = door.http.get("/readyz")
+    assert response.status_code == 503
+    assert {"router", "pools"} == response.json()["problems"].keys()
+    assert response.json()["error"]["code"] == "not_ready"
+    assert response.headers["retry-after"]
+
+
+def test_a_pool_that_loads_is_not_ready(door, node):
+    node.report(state="loading")
+    assert door.http.get("/readyz").json()["problems"] == {"pools": "cpu loading"}
+
+
+def test_metrics_tell_of_requests_times_queues_and_pools(door, node):
+    node.report(running=3, capacity=16, free_blocks=60)
+    door.openai.chat.completions.create(model="tiny", messages=HELLO)
+    door.http.post("/v1/chat/completions", json={})
+    door.http.post("/v1/chat/completions", json={"messages": HELLO, "sla": "urgent"})
+    page = door.http.get("/metrics").text
+    for line in (
+        'lockstep_requests_accepted_total{door="chat",sla="standard"} 1.0',
+        'lockstep_requests_ended_total{outcome="finished",sla="standard"} 1.0',
+        'lockstep_requests_refused_total{code="bad_request"} 1.0',
+        'lockstep_output_tokens_total{sla="standard"} 4.0',
+        'lockstep_ttft_seconds_bucket{le="0.01",sla="standard"} 0.0',
+        'lockstep_ttft_seconds_bucket{le="0.025",sla="standard"} 1.0',
+        'lockstep_tpot_seconds_count{sla="standard"} 1.0',
+        'lockstep_queue_seconds_count{sla="standard"} 1.0',
+        'lockstep_queue_length{queue="standard"} 0.0',
+        'lockstep_pool_running{pool="cpu",worker="stub"} 3.0',
+        'lockstep_pool_ready{pool="cpu",worker="stub"} 1.0',
+    ):
+        assert line in page, line
+
+
+def test_a_pool_that_is_gone_is_gone_from_the_metrics(door, node):
+    assert 'worker="stub"' in door.http.get("/metrics").text
+    door.desk.store.redis.delete(door.desk.keys.pool("cpu", "stub"))
+    assert 'worker="stub"' not in door.http.get("/metrics").text
