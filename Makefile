@@ -12,7 +12,7 @@ SOURCES := setup.py workers/wire.py $(shell find kernels kv_tier workers/engine 
   -o -name '*.c' -o -name '*.h')
 PURE := build/pure
 SHELL := /bin/bash
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 # $(call suite,NAME,COMMAND): run it and say how long it took
 suite = @echo "== $(1)"; begin=$$(date +%s); $(2) || exit 1; echo "== $(1): $$(( $$(date +%s) - begin )) s"
