@@ -7,19 +7,18 @@ import threading
 from dataclasses import dataclass, field
 
 import msgpack
+import msgspec
 
 from router.admit import Door, Reject, admit
-from workers.store import Store
+from workers.store import Claimed, Store
 from workers.wire import (
     GROUP,
     SLA_CLASSES,
     EndEvent,
     PoolLoad,
+    SamplingParams,
     TokenEvent,
     Usage,
-    end_fields,
-    token_entry_id,
-    token_fields,
 )
 
 PIECES = (" Paris", ", of", " course", ".")
@@ -87,29 +86,19 @@ class StubNode:
             sla=sla, entry_id=entry_id, request=request, pool="cpu", reason="cpu: stub"
         )
         if routed == "routed":
-            self.generate(request)
+            (item,) = self.store.claim("cpu", "stub", 1)
+            self.generate(item)
 
-    def generate(self, request) -> None:
-        keys, redis = self.store.keys, self.store.redis
-        redis.lrem(keys.queue("cpu"), 0, request.id)
-        redis.hset(keys.job(request.id), "status", "running")
-        pieces = self.play.pieces[: request.params.max_tokens]
-        for index, piece in enumerate(pieces):
-            if index == self.play.pause_after and not self.may_go_on(request.id):
+    def generate(self, item: Claimed) -> None:
+        params = item.request.params
+        pieces = self.play.pieces[: params.max_tokens]
+        for index in range(len(pieces) + 1):
+            if index == self.play.pause_after and not self.may_go_on(item.job_id):
                 end = EndEvent(status="cancelled", code="cancelled", error="cancelled")
-                return self.finish(request, end, index)
-            event = TokenEvent(
-                index=index,
-                token_id=index + 1,
-                text=piece,
-                digest=f"{index:016x}",
-                logprobs=self.logprobs(request, index),
-            )
-            redis.xadd(keys.tokens(request.id), token_fields(event), id=token_entry_id(index))
-        if self.play.pause_after == len(pieces) and not self.may_go_on(request.id):
-            end = EndEvent(status="cancelled", code="cancelled", error="cancelled")
-            return self.finish(request, end, len(pieces))
-        self.finish(request, self.play.end, len(pieces))
+                return self.finish(item, end, index)
+            if index < len(pieces):
+                self.store.journal("cpu", [(item, [self.token(index, pieces[index], params)])])
+        self.finish(item, self.play.end, len(pieces))
 
     def may_go_on(self, request_id: str) -> bool:
         """Waits for the test's word; False when the request was cancelled, or the test is over."""
@@ -118,26 +107,24 @@ class StubNode:
                 return False
         return not self.stopping.is_set()
 
-    def logprobs(self, request, index: int):
-        if request.params.logprobs is None:
-            return None
-        return [(index + 1 + other, -0.25 - other) for other in range(1 + request.params.logprobs)]
+    def token(self, index: int, piece: str, params: SamplingParams) -> TokenEvent:
+        logprobs = None
+        if params.logprobs is not None:
+            logprobs = [(index + 1 + other, -0.25 - other) for other in range(1 + params.logprobs)]
+        digest = f"{index:016x}"
+        return TokenEvent(
+            index=index, token_id=index + 1, text=piece, digest=digest, logprobs=logprobs
+        )
 
-    def finish(self, request, end: EndEvent, num_tokens: int) -> None:
-        usage = Usage(prompt_tokens=len(request.token_ids), output_tokens=num_tokens)
-        told = EndEvent(
-            status=end.status,
-            finish_reason=end.finish_reason,
-            text=end.text,
-            error=end.error,
-            code=end.code,
+    def finish(self, item: Claimed, end: EndEvent, num_tokens: int) -> None:
+        prompt_tokens = len(item.request.token_ids)
+        told = msgspec.structs.replace(
+            end,
             digest="00000000000000ff",
-            usage=usage,
+            usage=Usage(prompt_tokens=prompt_tokens, output_tokens=num_tokens),
             ttft_ms=12.5,
             tpot_ms=2.25,
             queue_ms=1.5,
         )
-        redis, keys = self.store.redis, self.store.keys
-        redis.xadd(keys.tokens(request.id), end_fields(told), id="1-0")
-        redis.hset(keys.job(request.id), mapping=end_fields(told))
-        redis.hset(keys.job(request.id), "text", "".join(self.play.pieces[:num_tokens]) + end.text)
+        text = "".join(self.play.pieces[:num_tokens]) + end.text
+        assert self.store.finish("cpu", "stub", item, told, text)

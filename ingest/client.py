@@ -1,0 +1,142 @@
+"""A small synchronous client that talks to the node through Redis alone, without the HTTP door.
+
+    from ingest.client import Client
+
+    client = Client()                                    # the node of this machine's settings
+    request_id = client.enqueue(prompt="The capital of France is", sla="batch", max_tokens=8)
+    for event in client.stream(request_id): print(event.text, end="")
+    print(client.result(request_id, timeout_s=60).text)
+
+A request is accepted when enqueue returned, and runs whether or not its client lives. Redis' own
+exceptions (redis.exceptions.RedisError) go through; reads wait PATIENCE_S for a store that is away.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from secrets import token_hex
+from typing import Any, Final, cast
+
+import msgspec
+from redis.exceptions import ConnectionError as StoreAway
+from redis.exceptions import TimeoutError as StoreSilent
+
+from workers.settings import settings
+from workers.store import Store
+from workers.wire import (
+    END_ENTRY_ID,
+    SLA_CLASSES,
+    TERMINAL,
+    EndEvent,
+    Keys,
+    TokenEvent,
+    end_of,
+    parse_entry,
+)
+
+BLOCK_S: Final = 10.0
+PATIENCE_S: Final = 10.0
+LAST_TOKEN_ID: Final = f"0-{2**64 - 1}"  # behind every token, before the end
+
+
+class Client:
+    """Safe to share between threads."""
+
+    def __init__(self, url: str | None = None, prefix: str | None = None) -> None:
+        """Without arguments: the store and prefix of lockstep.toml and LOCKSTEP_* variables."""
+        keys = Keys(settings().key_prefix if prefix is None else prefix)
+        self.store = Store(settings().url if url is None else url, keys)
+        self.reads = self.store.blocking(BLOCK_S)
+
+    def enqueue(
+        self,
+        *,
+        prompt: str | None = None,
+        messages: list[dict[str, Any]] | None = None,
+        sla: str = "standard",
+        id: str | None = None,
+        **fields: Any,
+    ) -> str:
+        """Puts a request on its class' stream and gives its id.
+
+        id      the idempotency key: a second request with it gets the first one's result; None:
+                one is made up
+        fields  whatever else a request may hold: max_tokens, temperature, webhook, metadata, ...
+
+        What is wrong with a request is not raised here: it ends as failed, with the reason.
+        Raises ValueError for a class that does not exist.
+        """
+        if sla not in SLA_CLASSES:
+            raise ValueError(f"sla: must be one of {', '.join(SLA_CLASSES)}, got {sla!r}")
+        request_id = f"req-{token_hex(10)}" if id is None else id
+        body = {"v": 1, "id": request_id, "prompt": prompt, "messages": messages, **fields}
+        given = {name: value for name, value in body.items() if value is not None}
+        packed = msgspec.msgpack.encode(given)
+        self.store.redis.xadd(self.store.keys.requests(sla), {"m": packed})
+        return request_id
+
+    def job(self, request_id: str) -> dict[str, Any] | None:
+        """What is known of a request; None when nothing is, as before the router has seen it."""
+        return self.store.job(request_id)
+
+    def result(self, request_id: str, timeout_s: float | None = None) -> EndEvent:
+        """Waits for the end; its text is the whole text. Raises TimeoutError."""
+        for _ in self._entries(request_id, LAST_TOKEN_ID, timeout_s):
+            pass
+        job = self.store.job(request_id)
+        assert job is not None, f"{request_id} has an end and no status"
+        return end_of(job)
+
+    def stream(
+        self, request_id: str, *, after: str = "0-0", timeout_s: float | None = None
+    ) -> Iterator[TokenEvent | EndEvent]:
+        """Tokens as they come, then the end. Raises TimeoutError when nothing comes for timeout_s.
+
+        after  entry id behind which to begin: 0-N has token N - 1
+        """
+        for entry_id, fields in self._entries(request_id, after, timeout_s):
+            yield parse_entry(entry_id, fields)
+            after = entry_id
+        job = self.store.job(request_id) if after != END_ENTRY_ID else None
+        if job is not None:  # its stream has expired already
+            yield end_of(job)
+
+    def cancel(self, request_id: str) -> str:
+        """Gives "cancelled" (it waited), "cancelling" (its pool was told), "ended" or "unknown"."""
+        return self.store.cancel(request_id)
+
+    def _entries(
+        self, request_id: str, after: str, timeout_s: float | None
+    ) -> Iterator[tuple[str, Mapping[bytes, bytes]]]:
+        """Entries behind `after` up to the end; timeout_s counts from the last one."""
+        key = self.store.keys.tokens(request_id)
+        heard = time.monotonic()
+        while after != END_ENTRY_ID:
+            left_s = BLOCK_S if timeout_s is None else timeout_s - (time.monotonic() - heard)
+            is_over = self._is_over(request_id)  # looked at before the read: nothing comes after it
+            entries = self._read(key, after, 0.0 if is_over else min(left_s, BLOCK_S))
+            for raw_id, fields in entries:
+                after, heard = raw_id.decode(), time.monotonic()
+                yield after, fields
+            if not entries and is_over:
+                return
+            if not entries and timeout_s is not None and time.monotonic() - heard >= timeout_s:
+                raise TimeoutError(f"{request_id}: nothing for {timeout_s} s")
+
+    def _is_over(self, request_id: str) -> bool:
+        status = self.store.redis.hget(self.store.keys.job(request_id), "status")
+        return status is not None and cast(bytes, status).decode() in TERMINAL
+
+    def _read(
+        self, key: str, after: str, block_s: float
+    ) -> list[tuple[bytes, Mapping[bytes, bytes]]]:
+        """One blocking read, asked again for PATIENCE_S while the store is away."""
+        begin = time.monotonic()
+        while True:
+            try:
+                block_ms = max(1, int(block_s * 1000))
+                reply = cast(dict[bytes, Any], self.reads.xread({key: after}, block=block_ms))
+                return cast(Any, next(iter(reply.values()))[0]) if reply else []
+            except (StoreAway, StoreSilent):
+                if time.monotonic() - begin > PATIENCE_S:
+                    raise
+                time.sleep(0.3)
