@@ -75,7 +75,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class BeatReply:
-    """What a worker hears back: ids it no longer holds, ids to be cancelled, whether RQ knows it."""
+    """What a worker hears back: ids it lost, ids to be cancelled, whether RQ knows it."""
 
     lost: list[str]
     cancelled: list[str]
@@ -245,14 +245,6 @@ class Store:
         keys = [self.keys.job(item.job_id), self.keys.worker(worker)]
         names = (pool, worker, item.job_id, item.execution_id)
         return bool(self.run("finish", keys, *names, result, text, *flat(end_fields(end))) == 1)
-
-    def finish_task(self, queue: str, item: Claimed, *, good: bool) -> bool:
-        """Close RQ's record of a webhook attempt; False when the lease was lost."""
-        status = "finished" if good else "failed"
-        keys = [self.keys.wip(queue)]
-        return bool(
-            self.run("finish_task", keys, queue, item.job_id, item.execution_id, status) == 1
-        )
 
     def hand_back(self, pool: str, held: Iterable[Claimed]) -> list[str]:
         """Give items back to the front of their queue; no attempt is burnt."""

@@ -1,0 +1,115 @@
+"""A pool's process: `python -m workers.pool cpu` or `gpu`. One processor, one engine, one worker.
+
+The gpu pool of a machine without a GPU says "absent" and sleeps, unless LOCKSTEP_GPU=cpu, where a
+second CPU engine stands in for it.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from redis.exceptions import RedisError
+
+from workers.log import logger
+from workers.settings import Settings, settings
+from workers.store import Store
+from workers.wire import POOLS, PoolLoad
+
+if TYPE_CHECKING:
+    from workers.engine.engine import Engine
+    from workers.queue.pool_worker import PoolWorker
+
+REPORT_S: Final = 1.0
+
+
+def main(arguments: list[str]) -> int:
+    """Run until SIGTERM."""
+    if len(arguments) != 1 or arguments[0] not in POOLS:
+        print(f"usage: python -m workers.pool {'|'.join(POOLS)}", file=sys.stderr)
+        return 2
+    pool, config = arguments[0], settings()
+    if pool == "gpu" and config.gpu != "cpu":
+        return stay_absent(config)
+    from workers.model.config import BadModel
+
+    try:
+        worker = build_worker(pool, config)
+    except BadModel as error:
+        logger(pool).error("no model", reason=str(error))
+        return 1
+    worker.work()
+    return 0
+
+
+def stay_absent(config: Settings) -> int:
+    """Say each second that there is no such processor here."""
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    note = "switched off" if config.gpu == "off" else "this version has no GPU engine yet"
+    logger("gpu").info("no GPU pool", reason=note)
+    store = Store.of(config)
+    load = PoolLoad(pool="gpu", worker=f"{os.uname().nodename}-absent", state="absent", note=note)
+    while not stopped.wait(REPORT_S):
+        with suppress(RedisError):  # it comes back, or this process ends
+            store.report(load)
+    return 0
+
+
+def build_worker(pool: str, config: Settings) -> "PoolWorker":
+    """The model, its engine and the worker around it. Raises BadModel."""
+    store = Store.of(config)  # before rq is imported: it reads its key prefix then
+    from workers.queue.pool_worker import PoolWorker, after_layer
+    from workers.queue.pulse import Pulse
+    from workers.queue.slot import take_slot
+
+    slot, pulse = take_slot(config.home, pool), Pulse()
+    say_loading(store, pool, slot.name, config.model)
+    return PoolWorker(
+        store,
+        pool,
+        build_engine(config, after_layer(pulse)),
+        name=slot.name,
+        capacity=config.max_batch,
+        pulse=pulse,
+        model=config.model,
+    )
+
+
+def build_engine(config: Settings, after_layer: Callable[[], None]) -> "Engine":
+    """The engine of the CPU with the configured model. Raises BadModel."""
+    from kernels.cpu.host import CpuOps
+    from workers.engine.engine import Engine
+    from workers.engine.limits import limits_of
+    from workers.model.build import PACK, load_model
+    from workers.model.catalog import ensure
+    from workers.model.pack import Weights
+    from workers.text.text_model import TextModel
+
+    folder = ensure(config.home, config.model, progress=None)
+    limits = limits_of(config, Weights.open(folder / PACK).config)
+    ops = CpuOps(config.num_threads)
+    model = load_model(
+        folder, ops, max_step_tokens=limits.max_step_tokens, max_logit_rows=limits.max_batch
+    )
+    text = TextModel.load(folder)
+    return Engine(model, text, ops, limits, after_layer=after_layer, now_ms=now_ms)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def say_loading(store: Store, pool: str, worker: str, model: str) -> None:
+    """Once: a model that takes longer than that to load is not ready anyway."""
+    with suppress(RedisError):  # the store starts beside us; work() waits for it
+        store.report(PoolLoad(pool=pool, worker=worker, state="loading", model=model))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,285 @@
+"""An RQ worker that runs many jobs at once, and never holds one without a lease.
+
+Registration, state, signals, commands and suspension are RQ's; how it gets jobs is ours: it waits for
+a ring of the queue's bell, and claims by script, so that nothing is ever popped but unleased.
+
+    listener    bell ──claim──► held ──prepare──► inbox    sleeps while there is no room
+    main        inbox ──start──► advance, advance, ...      owns the work; waits for no Redis in it
+    bookkeeper  each second: report; beat while progress moves; reap and reconcile now and then
+    pubsub      RQ's commands and cancellations ──► inbox
+
+A batch is one "job" to RQ's work(): max_jobs counts batches.
+
+Invariants: an item is in held from its claim until its end is written, it is handed back, or its
+lease is lost; the hooks run in the main thread; after stopping is set nothing is claimed.
+"""
+
+import threading
+import time
+from functools import partial
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+from rq.command import handle_command, parse_payload
+from rq.worker import SimpleWorker, WorkerStatus
+
+from workers.log import logger
+from workers.queue.bookkeeper import Bookkeeper
+from workers.queue.listener import Listener
+from workers.queue.messages import Cancel, Lost, Message, Stop, Work
+from workers.queue.patience import patiently
+from workers.queue.pulse import Pulse
+from workers.queue.serializer import MsgpackSerializer
+from workers.store import Claimed, Store
+
+WORKER_TTL_S: Final = 30  # RQ keeps a silent worker's registration for this and a minute
+IDLE_WAKE_S: Final = 10.0
+FLUSH_S: Final = 1.0  # what a stopping worker waits for its last results to be written
+
+
+class BatchWorker(SimpleWorker):
+    """Children say what is done with what is claimed: start, advance, has_work, cancel, drop.
+
+    Hooks run in the main thread, unless they say otherwise.
+    """
+
+    def __init__(self, store: Store, queue: str, *, name: str, capacity: int, pulse: Pulse) -> None:
+        super().__init__(
+            [queue],
+            name=name,
+            connection=store.blocking(WORKER_TTL_S),
+            serializer=MsgpackSerializer,
+            worker_ttl=WORKER_TTL_S,
+            log_job_description=False,
+        )
+        self.store, self.queue_name, self.capacity, self.pulse = store, queue, capacity, pulse
+        self.inbox: SimpleQueue[Message] = SimpleQueue()
+        self.held: dict[str, Claimed] = {}
+        self.burst = False
+        self.claiming = (
+            threading.Lock()
+        )  # held changes by claims under it; stopping is set under it
+        self.listener = Listener(
+            store, queue, pulse, claim=self.claim, has_room=lambda: self.room() > 0
+        )
+        self.bookkeeper = Bookkeeper(store, queue, name, pulse, self.held, self.inbox)
+        self.bookkeeper.plan(
+            report=self.report, register=self.register_birth, maintain=self.maintain
+        )
+
+    # --- hooks ---
+
+    def prepare(self, item: Claimed) -> Any:
+        """What start needs and may wait for the store. Runs in the listener's thread."""
+        return None
+
+    def start(self, item: Claimed, prepared: Any) -> None:
+        """Begin to work on an item."""
+        raise NotImplementedError
+
+    def advance(self) -> None:
+        """Do a piece of the work. Called again and again while has_work()."""
+        raise NotImplementedError
+
+    def has_work(self) -> bool:
+        raise NotImplementedError
+
+    def cancel(self, job_id: str) -> None:
+        """Somebody wants no more of an item: its end is up to us."""
+
+    def drop(self, job_id: str) -> None:
+        """An item is somebody else's now, or nobody's: forget it, write nothing."""
+
+    def stop_job(self, job_id: str) -> None:
+        """RQ's stop-job command, in the pubsub thread."""
+        self.inbox.put(Cancel(job_id))
+
+    def flush(self, seconds: float) -> None:
+        """Before handing back: let what is finished be written."""
+
+    def rest(self) -> None:
+        """Nothing to do for some seconds."""
+
+    def report(self) -> None:
+        """Once a second, in the bookkeeper's thread."""
+
+    def maintain(self) -> None:
+        """Every ten seconds, in the bookkeeper's thread, beyond reaping this queue."""
+
+    # --- what RQ's work() calls ---
+
+    def work(self, burst: bool = False, *arguments: Any, **options: Any) -> bool:
+        """RQ's work(), with our threads beside it. Gives True when anything was run."""
+        self.burst = burst
+        if not arguments:
+            options.setdefault("logging_level", "WARNING")
+        return bool(super().work(burst, *arguments, **options))
+
+    def bootstrap(self, *arguments: Any, **options: Any) -> None:
+        back = self.patiently(lambda: self.store.recover(self.queue_name, self.name))
+        if back:
+            logger("queue").info("took up a dead worker's jobs", worker=self.name, jobs=len(back))
+        super().bootstrap(*arguments, **options)
+        self.bookkeeper.start()
+        if not self.burst:
+            self.listener.start()
+
+    def register_birth(self) -> None:
+        """A worker of this name that RQ remembers is dead: the name is ours (slot.py)."""
+        self.patiently(lambda: self.connection.delete(self.key))
+        self.patiently(super().register_birth)
+
+    def subscribe(self) -> None:
+        self.pubsub = self.connection.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+        self.patiently(
+            lambda: self.pubsub.subscribe(
+                **{
+                    self.pubsub_channel_name: self.handle_payload,
+                    self.store.keys.control: self.handle_control,
+                }
+            )
+        )
+        self.pubsub_thread = self.pubsub.run_in_thread(  # type: ignore[assignment]
+            sleep_time=60, daemon=True, exception_handler=self._pubsub_exception_handler
+        )
+
+    def _pubsub_exception_handler(self, error: Exception, *_: Any) -> None:
+        """The subscription comes back by itself with the connection; the loop must only go on."""
+        if not isinstance(error, RedisError | OSError):
+            raise error
+        time.sleep(1.0)
+
+    def handle_payload(self, message: Any) -> None:
+        payload = parse_payload(message)
+        if payload["command"] in ("stop-job", "stop-execution"):
+            self.stop_job(payload["job_id"])
+        else:
+            handle_command(self, payload)
+
+    def handle_control(self, message: Any) -> None:
+        """`cancel ID`, from cancel.lua, to all pools."""
+        verb, _, job_id = message["data"].decode().partition(" ")
+        if verb == "cancel" and job_id in self.held:
+            self.inbox.put(Cancel(job_id))
+
+    def request_stop(self, signum: int, frame: FrameType | None) -> None:
+        """SIGTERM, SIGINT, RQ's shutdown command: stop within seconds, hand everything back."""
+        self._stop_requested = True
+        self.pulse.stopping = True
+        self.inbox.put(Stop())
+
+    @property
+    def should_run_maintenance_tasks(self) -> bool:
+        return False  # the bookkeeper does it, and while a batch runs too
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        self.patiently(lambda: super(BatchWorker, self).heartbeat(timeout, pipeline))
+
+    def set_state(self, state: str, pipeline: Any = None) -> None:
+        self.patiently(lambda: super(BatchWorker, self).set_state(state, pipeline))
+
+    def check_for_suspension(self, burst: bool) -> None:
+        self.patiently(lambda: super(BatchWorker, self).check_for_suspension(burst))
+
+    def dequeue_job_and_maintain_ttl(
+        self, timeout: int | None, max_idle_time: int | None = None
+    ) -> Any:
+        """The next piece of work; None when there is none left to wait for."""
+        self.set_state(WorkerStatus.IDLE)
+        if timeout is None:  # burst
+            self.patiently(self.claim)
+        idle_since = time.monotonic()
+        while not self._stop_requested:
+            message = self.next_message(0.0 if timeout is None else IDLE_WAKE_S)
+            if isinstance(message, Work):
+                return message, self.queues[0]
+            if message is None and timeout is None:
+                return None
+            if max_idle_time is not None and time.monotonic() - idle_since >= max_idle_time:
+                return None
+            if message is None:
+                self.rest()
+                self.check_for_suspension(False)
+        return None
+
+    def execute_job(self, job: Any, queue: Any) -> None:
+        """Run until nothing is left; what is claimed meanwhile joins in."""
+        self.set_state(WorkerStatus.BUSY)
+        self.handle(job)
+        while not self._stop_requested:
+            while message := self.next_message(0.0):
+                self.handle(message)
+            if not self.has_work():
+                break
+            self.advance()
+            self.pulse.progress += 1
+        self.pulse.progress += 1
+
+    def teardown(self) -> None:
+        """Hand back what is held, then leave RQ's registers."""
+        with self.claiming:  # a claim under way ends first
+            self.pulse.stopping = True
+        self.bookkeeper.stop()
+        self.flush(FLUSH_S)
+        held = list(self.held.values())
+        try:
+            if held:
+                self.store.hand_back(self.queue_name, held)
+                logger("queue").info("handed back", worker=self.name, jobs=len(held))
+            super().teardown()  # type: ignore[no-untyped-call]
+        except RedisError as error:  # then the successor recovers them, or their leases run out
+            logger("queue").warning("the store is away while stopping", error=str(error)[:200])
+
+    # --- shared by the threads ---
+
+    def claim(self) -> int:
+        """Claim what there is room for and put it into the inbox; how many that were."""
+        with self.claiming:
+            room = self.room()
+            if room <= 0:
+                return 0
+            items = self.store.claim(self.queue_name, self.name, room, idle=not self.held)
+            for item in items:
+                self.held[item.job_id] = item
+        for item in items:
+            self.inbox.put(Work(item, self.patiently(partial(self.prepare, item))))
+        return len(items)
+
+    def room(self) -> int:
+        """Places for more; none beside an item that runs alone."""
+        held = list(self.held.values())
+        if self.pulse.stopping or any(item.alone for item in held):
+            return 0
+        return self.capacity - len(held)
+
+    def release(self, item: Claimed) -> bool:
+        """Take an item out of held; False: it was not there. For any thread."""
+        if self.held.get(item.job_id) is not item:
+            return False
+        del self.held[item.job_id]
+        self.listener.wake()
+        return True
+
+    def patiently(self, call: Any) -> Any:
+        return patiently(call, lambda: self.pulse.stopping, self.name)
+
+    # --- the main thread ---
+
+    def next_message(self, seconds: float) -> Message | None:
+        try:
+            return self.inbox.get(timeout=seconds) if seconds else self.inbox.get_nowait()
+        except Empty:
+            return None
+
+    def handle(self, message: Message) -> None:
+        if isinstance(message, Work):
+            if self.held.get(message.item.job_id) is message.item:
+                self.drop(message.item.job_id)  # an older execution of it may still be here
+                self.start(message.item, message.prepared)
+        elif isinstance(message, Cancel):
+            self.cancel(message.job_id)
+        elif isinstance(message, Lost) and self.release(message.item):
+            logger("queue").warning("lease lost", worker=self.name, job=message.item.job_id)
+            self.drop(message.item.job_id)

@@ -1,0 +1,99 @@
+"""The thread that writes what the engine said: tokens into journals, ends into results, in order.
+
+A decode step never waits for Redis. Whatever has come meanwhile is written by one call; the end of
+a request is written after its tokens. While the store is away everything waits here.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from redis.exceptions import RedisError
+
+from workers.log import logger
+from workers.queue.patience import Result, patiently
+from workers.queue.pulse import Pulse
+from workers.store import Claimed, Store
+from workers.wire import EndEvent, TokenEvent
+
+TOKENS_PER_CALL: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One event of one execution; text: of an end, all that the request printed."""
+
+    item: Claimed
+    event: TokenEvent | EndEvent
+    text: str = ""
+
+
+class Emitter(threading.Thread):
+    """on_lost, on_end: called from this thread for an execution that lost its lease, or ended."""
+
+    def __init__(
+        self,
+        store: Store,
+        pool: str,
+        worker: str,
+        pulse: Pulse,
+        *,
+        on_lost: Callable[[Claimed], object],
+        on_end: Callable[[Claimed], object],
+    ) -> None:
+        super().__init__(name=f"emitter {pool}", daemon=True)
+        self.store, self.pool, self.worker, self.pulse = store, pool, worker, pulse
+        self.on_lost, self.on_end = on_lost, on_end
+        self.told: SimpleQueue[Told | None] = SimpleQueue()
+
+    def put(self, told: Told) -> None:
+        self.told.put(told)
+
+    def flush(self, seconds: float) -> None:
+        """Write what is here and end; at most this long."""
+        self.told.put(None)
+        if self.is_alive():
+            self.join(seconds)
+
+    def run(self) -> None:
+        try:
+            while self.write(self.drain()):
+                pass
+        except RedisError as error:  # stopping without a store: the successor computes it again
+            logger("queue").warning("results not written", error=str(error)[:200])
+
+    def drain(self) -> list[Told | None]:
+        """At least one, and whatever else has come."""
+        batch = [self.told.get()]
+        while len(batch) < TOKENS_PER_CALL and batch[-1] is not None:
+            try:
+                batch.append(self.told.get_nowait())
+            except Empty:
+                break
+        return batch
+
+    def write(self, batch: list[Told | None]) -> bool:
+        """Tokens first: none of a request can follow its end. False after the last."""
+        tokens: dict[int, tuple[Claimed, list[TokenEvent]]] = {}
+        for told in batch:
+            if told is not None and isinstance(told.event, TokenEvent):
+                tokens.setdefault(id(told.item), (told.item, []))[1].append(told.event)
+        if tokens:
+            groups = list(tokens.values())
+            lost = self.patiently(lambda: self.store.journal(self.pool, groups))
+            for item, _ in groups:
+                if item.job_id in lost:
+                    self.on_lost(item)
+        for told in batch:
+            if told is not None and isinstance(told.event, EndEvent):
+                self.finish(told.item, told.event, told.text)
+        return None not in batch
+
+    def finish(self, item: Claimed, end: EndEvent, text: str) -> None:
+        kept = self.patiently(lambda: self.store.finish(self.pool, self.worker, item, end, text))
+        (self.on_end if kept else self.on_lost)(item)
+
+    def patiently(self, call: Callable[[], Result]) -> Result:
+        return patiently(call, lambda: self.pulse.stopping, self.worker)

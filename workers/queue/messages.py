@@ -1,0 +1,36 @@
+"""What a worker's threads tell its main thread, by a SimpleQueue: a signal handler may put too."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from workers.store import Claimed
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An item was claimed; prepared is what the worker's prepare() made of it."""
+
+    item: Claimed
+    prepared: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Nobody wants this item any more."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The lease of this execution is gone."""
+
+    item: Claimed
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The worker stops; it only wakes whoever waits."""
+
+
+Message = Work | Cancel | Lost | Stop
