@@ -1,0 +1,57 @@
+"""Runs a model without an engine: sequences, cut into steps as a test wishes."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from kernels.ops import BLOCK_TOKENS, F32, KvArena, Step, kv_shape
+from workers.model.build import Model
+
+Part = tuple[int, int]  # (sequence, number of its next tokens)
+
+
+def run(
+    model: Model, sequences: Sequence[Sequence[int]], steps: Sequence[Sequence[Part]]
+) -> list[F32]:
+    """Logits (T, V) of every position of each sequence.
+
+    steps  each step's parts, one per sequence at most; a sequence's parts add up to its length
+    """
+    config = model.config
+    num_blocks = max(-(-len(ids) // BLOCK_TOKENS) for ids in sequences)
+    tables = np.arange(len(sequences) * num_blocks, dtype=np.int32).reshape(-1, num_blocks)[:, ::-1]
+    shape = kv_shape(tables.size, config.num_layers, config.num_kv_heads, config.head_dim)
+    kv = KvArena(np.full(shape, np.nan, np.float16))  # what was never written must never be read
+    done = [0] * len(sequences)
+    logits: list[list[F32]] = [[] for _ in sequences]
+    for parts in steps:
+        got = model.forward(_step(sequences, tables, done, parts), kv, lambda: None)
+        ends = list(accumulate(count for _, count in parts))
+        for (sequence, count), end in zip(parts, ends, strict=True):
+            logits[sequence].append(got[end - count : end].copy())
+            done[sequence] += count
+    return [np.concatenate(rows) for rows in logits]
+
+
+def _step(sequences, tables, done, parts: Sequence[Part]) -> Step:
+    """All tokens of the step, each wanting logits."""
+    seqs = np.array([s for s, count in parts for _ in range(count)], np.int32)
+    positions = np.concatenate([np.arange(done[s], done[s] + n) for s, n in parts]).astype(np.int32)
+    blocks = tables[seqs, positions // BLOCK_TOKENS].astype(np.int64)
+    return Step(
+        token_ids=np.array(
+            [sequences[s][p] for s, p in zip(seqs, positions, strict=True)], np.int32
+        ),
+        positions=positions,
+        seq_index=np.array([i for i, (_, n) in enumerate(parts) for _ in range(n)], np.int32),
+        slot_mapping=blocks * BLOCK_TOKENS + positions % BLOCK_TOKENS,
+        block_tables=np.ascontiguousarray(tables[[s for s, _ in parts]]),
+        logit_rows=np.arange(len(seqs), dtype=np.int32),
+    )
+
+
+def alone(num_tokens: int, *chunks: int) -> list[list[Part]]:
+    """Steps of the one sequence 0: the chunks, then what is left."""
+    rest = num_tokens - sum(chunks)
+    return [[(0, n)] for n in (*chunks, rest) if n]
