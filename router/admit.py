@@ -11,7 +11,9 @@ refused, never ignored.
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from router.entry import from_strings
@@ -105,22 +107,37 @@ def admit(
     try:
         if not isinstance(fields, Mapping):
             raise Refused("request", f"must be a map, got {shown(fields)}", "undecodable")
+        identify(fields, sender)
         given = {name: value for name, value in fields.items() if value is not None}
-        identify(given, sender)
         values = from_strings(given) if plain else given
         return request_of(values, door, sender, sla=sla, entry_id=entry_id)
     except Refused as refused:
         return sender.reject(refused)
 
 
-def reject_entry(refused: Refused, *, sla: str, entry_id: str) -> Reject:
-    """The Reject of a stream entry whose fields could not even be read."""
-    return Sender(sla, entry_id).reject(refused)
+def reject_entry(
+    refused: Refused,
+    *,
+    sla: str,
+    entry_id: str,
+    fields: Mapping[str, Any] = MappingProxyType({}),
+    allow: Networks = (),
+) -> Reject:
+    """The Reject of a stream entry that is not to be admitted, whatever it asks for.
+
+    fields  as far as they could be read: they tell whose it is and where the refusal is posted
+    """
+    sender = Sender(sla, entry_id)
+    with suppress(Refused):
+        identify(fields, sender)
+        sender.webhook = webhook_of(fields, allow)
+    return sender.reject(refused)
 
 
 def identify(values: Mapping[str, Any], sender: Sender) -> None:
     """Finds tenant and id. A refused id leaves CLASS-<entry id>, where the sender can look."""
-    given, tenant = values.get("id"), values.get("tenant", DEFAULT_TENANT)
+    given, tenant = values.get("id"), values.get("tenant")
+    tenant = DEFAULT_TENANT if tenant is None else tenant
     legal = isinstance(given, str) and ID.fullmatch(given) and "--" not in given
     local_id = given if legal else sender.own_id
     sender.request_id = local_id

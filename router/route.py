@@ -85,6 +85,6 @@ def max_sequence_tokens(loads: Sequence[PoolLoad]) -> int | None:
 def too_large(request: Request, ready: Sequence[PoolLoad]) -> str:
     tokens, most = num_tokens(request), max_sequence_tokens(ready)
     return (
-        f"max_tokens: the request needs memory for {tokens} tokens, and this node holds {most}; "
+        f"the request needs memory for {tokens} tokens, and this node holds {most}; "
         "ask for fewer tokens or shorten the prompt"
     )

@@ -1,0 +1,67 @@
+"""What the router does to a message once it is decided: one atomic script, one line of log."""
+
+from typing import Any, Final
+
+import msgpack
+
+from router.admit import Reject
+from router.consumer import Entry
+from router.route import Route
+from workers.log import logger
+from workers.store import Store
+from workers.wire import EndEvent, Request
+
+DEAD_BODY_BYTES_MAX: Final = 16_384  # of a message, kept in its dead letter
+
+log = logger("router")
+
+
+def dispatch(store: Store, entry: Entry, request: Request, route: Route) -> None:
+    """Into the queue of its pool, unless it is there already."""
+    outcome = store.route(
+        sla=entry.sla,
+        entry_id=entry.entry_id,
+        request=request,
+        pool=route.pool,
+        reason=route.reason,
+    )
+    log.debug(outcome, id=request.id, sla=entry.sla, pool=route.pool)
+
+
+def refuse(store: Store, entry: Entry, reject: Reject) -> None:
+    """Failed with the reason, where its sender looks; and a dead letter for the operator."""
+    assert reject.request_id is not None, "a message of a stream has its entry id"
+    end = EndEvent(status="failed", error=reject.reason, code=reject.code)
+    outcome = store.refuse(
+        sla=entry.sla,
+        entry_id=entry.entry_id,
+        request_id=reject.request_id,
+        tenant=reject.tenant,
+        end=end,
+        body=body_of(entry),
+        webhook=reject.webhook,
+        dead=True,
+    )
+    log.info(outcome, id=reject.request_id, sla=entry.sla, reason=reject.reason)
+
+
+def expire(store: Store, entry: Entry, request: Request) -> None:
+    """Its deadline passed while it waited: nobody wants the result any more."""
+    error = "deadline_ms: the deadline passed before the request could be started"
+    outcome = store.refuse(
+        sla=entry.sla,
+        entry_id=entry.entry_id,
+        request_id=request.id,
+        tenant=request.tenant,
+        end=EndEvent(status="expired", error=error, code="expired"),
+        body=b"",
+        webhook=request.webhook,
+        dead=False,
+    )
+    log.info("expired" if outcome == "refused" else outcome, id=request.id, sla=entry.sla)
+
+
+def body_of(entry: Entry) -> bytes:
+    """The message as it came, for the dead letter: its map, or its plain fields as a map; cut."""
+    whole: Any = entry.fields.get(b"m") or msgpack.packb(dict(entry.fields))
+    return bytes(whole[:DEAD_BODY_BYTES_MAX])
