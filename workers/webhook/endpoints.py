@@ -1,7 +1,7 @@
 """How many attempts one receiver may hold, so that a slow one never holds up the others.
 
-At most PER_ENDPOINT attempts are under way to one host and port. What comes beyond that goes back
-to wait, each a little longer than the one before: turns as fast as the receiver has been answering.
+At most PER_ENDPOINT attempts are under way to one host and port, and only one while it is slow.
+What comes beyond that goes back to wait for its turn; turns come as fast as the receiver answers.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Final
 
 PER_ENDPOINT: Final = 4
+SLOW_S: Final = 2.0
 WAIT_S_MIN: Final = 0.2
 WAIT_S_MAX: Final = 60.0
 MEAN_WEIGHT: Final = 0.3  # of the newest duration
@@ -40,11 +41,12 @@ class Endpoints:
             now = self.clock()
             self.known = {n: e for n, e in self.known.items() if e.in_flight or e.full_until > now}
         endpoint = self.known.setdefault(name, Endpoint())
-        if endpoint.in_flight < self.per_endpoint:
+        places = self.per_endpoint if endpoint.mean_s < SLOW_S else 1
+        if endpoint.in_flight < places:
             endpoint.in_flight += 1
             return None
         now = self.clock()
-        turn = max(now + WAIT_S_MIN, endpoint.full_until) + endpoint.mean_s / self.per_endpoint
+        turn = max(now + WAIT_S_MIN, endpoint.full_until) + endpoint.mean_s / places
         endpoint.full_until = min(turn, now + WAIT_S_MAX)
         return endpoint.full_until - now
 

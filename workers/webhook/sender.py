@@ -42,6 +42,8 @@ class Sender:
 
     def send(self, request_id: str, webhook: Mapping[str, str]) -> Sent:
         """webhook: the fields of lockstep:webhook:ID. Raises redis errors."""
+        if "url" not in webhook:
+            return Sent(Outcome("dead", error=GONE), b"")
         job = self.store.job(request_id)
         if job is not None and "ended_ms" in job:
             body = compose(request_id, job)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.webhook.endpoints import FORGET_AT, WAIT_S_MAX, WAIT_S_MIN, Endpoints
+from workers.webhook.endpoints import FORGET_AT, MEAN_WEIGHT, WAIT_S_MAX, WAIT_S_MIN, Endpoints
 
 
 @pytest.fixture
@@ -25,13 +25,23 @@ def test_a_place_given_back_is_taken_again(endpoints):
 
 
 def test_those_who_wait_get_turns_one_after_the_other(endpoints):
-    """As fast as the endpoint answered so far: two places, 10 s each, a turn every 5 s."""
+    """As fast as the endpoint answered so far: two places, 1 s each, a turn every half second."""
     endpoints.begin("a")
-    endpoints.end("a", 10.0 / 0.3)
+    endpoints.end("a", 1.0 / MEAN_WEIGHT)
     endpoints.begin("a")
     endpoints.begin("a")
     waits = [endpoints.begin("a") for _ in range(3)]
-    assert waits == pytest.approx([WAIT_S_MIN + 5, WAIT_S_MIN + 10, WAIT_S_MIN + 15])
+    assert waits == pytest.approx([WAIT_S_MIN + 0.5, WAIT_S_MIN + 1.0, WAIT_S_MIN + 1.5])
+
+
+def test_a_slow_endpoint_keeps_one_place_until_it_is_quick_again(endpoints):
+    endpoints.begin("a")
+    endpoints.end("a", 15.0)
+    assert [endpoints.begin("a") is None for _ in range(2)] == [True, False]
+    for _ in range(10):
+        endpoints.end("a", 0.0)
+        assert endpoints.begin("a") is None
+    assert endpoints.begin("a") is None
 
 
 def test_turns_pass_with_time(endpoints):
@@ -45,7 +55,6 @@ def test_turns_pass_with_time(endpoints):
 def test_nobody_waits_longer_than_the_limit(endpoints):
     endpoints.begin("a")
     endpoints.end("a", 1e6)
-    endpoints.begin("a")
     endpoints.begin("a")
     assert all(endpoints.begin("a") <= WAIT_S_MAX for _ in range(10))
 

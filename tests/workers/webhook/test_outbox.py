@@ -2,10 +2,11 @@
 
 import pytest
 
+from tests.workers.webhook.ended import end_a_request
 from workers.store import Store
 from workers.webhook.deliver import Outcome
 from workers.webhook.outbox import Outbox, request_id_of
-from workers.wire import EndEvent, Keys, WebhookTarget
+from workers.wire import Keys
 
 URL = "http://127.0.0.1:9/hook"
 DELIVERED, FAILED, REFUSED = (
@@ -25,23 +26,6 @@ def outbox(store):
     return Outbox(store)
 
 
-def end_a_request(store, request_id="r-1", **target):
-    """A request that is refused at once: the shortest way to a webhook."""
-    stream = store.keys.requests("standard")
-    store.redis.xgroup_create(stream, "router", mkstream=True)
-    entry_id = store.redis.xadd(stream, {"m": b"x"}).decode()
-    store.redis.xreadgroup("router", "test", {stream: ">"})
-    store.refuse(
-        sla="standard",
-        entry_id=entry_id,
-        request_id=request_id,
-        tenant="default",
-        end=EndEvent(status="failed", error="why", code="bad_request"),
-        body=b"x",
-        webhook=WebhookTarget(url=URL, **target),
-    )
-
-
 def claim(store, worker="w1"):
     (item,) = store.claim("webhooks", worker, 1)
     return item
@@ -56,7 +40,7 @@ def rq_status(store, job_id):
 
 
 def test_an_ended_request_has_one_pending_webhook(store, outbox):
-    end_a_request(store, secret_id="shop")
+    end_a_request(store, URL, secret_id="shop")
     assert waiting(store) == ["wh-r-1-1"]
     webhook = outbox.read("r-1")
     assert (webhook["state"], webhook["status"], webhook["attempts"]) == ("pending", "failed", "0")
@@ -72,7 +56,7 @@ def test_the_attempt_names_its_request(job_id, request_id):
 
 
 def test_a_delivered_webhook_is_done(store, outbox):
-    end_a_request(store)
+    end_a_request(store, URL)
     item = claim(store)
     assert outbox.end(item, DELIVERED) == "delivered"
     webhook = outbox.read("r-1")
@@ -85,7 +69,7 @@ def test_a_delivered_webhook_is_done(store, outbox):
 
 
 def test_a_failed_attempt_waits_for_its_time(store, outbox):
-    end_a_request(store)
+    end_a_request(store, URL)
     assert outbox.end(claim(store), FAILED, delay_s=3600) == "pending"
     assert 3590 < outbox.queue_due() <= 3600
     assert waiting(store) == []
@@ -96,7 +80,7 @@ def test_a_failed_attempt_waits_for_its_time(store, outbox):
 
 
 def test_when_it_is_due_the_next_attempt_is_an_rq_job_of_its_own(store, outbox):
-    end_a_request(store)
+    end_a_request(store, URL)
     outbox.end(claim(store), FAILED, delay_s=0)
     store.redis.delete(store.keys.bell("webhooks"))
     assert outbox.queue_due() is None
@@ -109,7 +93,7 @@ def test_when_it_is_due_the_next_attempt_is_an_rq_job_of_its_own(store, outbox):
 def test_results_stay_while_their_webhook_waits(store, outbox):
     """A retention shorter than the schedule must not take the body from the last attempt."""
     store.result_ttl_s = 60
-    end_a_request(store)
+    end_a_request(store, URL)
     for key in (store.keys.webhook("r-1"), store.keys.job("r-1")):
         assert store.redis.ttl(key) > 8 * 86400
     outbox.end(claim(store), FAILED, delay_s=3600)
@@ -135,9 +119,9 @@ def test_what_is_no_longer_pending_is_not_queued(store, outbox):
 @pytest.mark.parametrize("outcome", [REFUSED, FAILED])
 def test_a_dead_webhook_leaves_a_letter_with_all_that_a_replay_needs(store, outbox, outcome):
     """REFUSED is final by itself, FAILED because there is no next attempt."""
-    end_a_request(store, secret_id="shop")
+    end_a_request(store, URL, secret_id="shop")
     assert outbox.end(claim(store), outcome, b'{"a":1}') == "dead"
-    ((_, letter),) = store.redis.xrange(store.keys.dead)
+    letter = store.redis.xrevrange(store.keys.dead, count=1)[0][1]
     assert letter | {b"at_ms": b""} == {
         b"at_ms": b"",
         b"kind": b"webhook",
@@ -157,7 +141,7 @@ def test_a_dead_webhook_leaves_a_letter_with_all_that_a_replay_needs(store, outb
 
 
 def test_an_attempt_that_was_put_off_does_not_count(store, outbox):
-    end_a_request(store)
+    end_a_request(store, URL)
     assert outbox.put_off(claim(store), 0) == "pending"
     assert outbox.read("r-1")["attempts"] == "0"
     outbox.queue_due()
@@ -167,7 +151,7 @@ def test_an_attempt_that_was_put_off_does_not_count(store, outbox):
 
 @pytest.mark.parametrize("outcome", [DELIVERED, FAILED, REFUSED])
 def test_a_sender_that_lost_its_lease_changes_nothing(store, outbox, outcome):
-    end_a_request(store)
+    end_a_request(store, URL)
     slow = claim(store)
     store.redis.zadd(store.keys.wip("webhooks"), {f"{slow.job_id}:{slow.execution_id}": 0})
     assert store.reap("webhooks") == ["wh-r-1-1"]
@@ -181,12 +165,12 @@ def test_a_sender_that_lost_its_lease_changes_nothing(store, outbox, outcome):
 
 
 def test_what_kills_its_senders_is_dead_and_says_so(store, outbox):
-    end_a_request(store)
+    end_a_request(store, URL)
     for _ in range(store.max_attempts):
         item = claim(store)
         store.redis.zadd(store.keys.wip("webhooks"), {f"{item.job_id}:{item.execution_id}": 0})
         store.reap("webhooks")
     assert store.claim("webhooks", "w1", 1) == []
-    ((_, letter),) = store.redis.xrange(store.keys.dead)
+    letter = store.redis.xrevrange(store.keys.dead, count=1)[0][1]
     assert (letter[b"kind"], letter[b"id"], letter[b"code"]) == (b"webhook", b"r-1", b"poison")
     assert outbox.read("r-1")["state"] == "dead"

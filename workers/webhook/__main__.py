@@ -1,0 +1,46 @@
+"""`python -m workers.webhook`: posts webhooks until it is told to stop, and hands back then."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from workers.address import parse_networks
+from workers.log import logger
+from workers.settings import Settings, settings
+from workers.store import Store
+
+if TYPE_CHECKING:
+    from workers.webhook.worker import WebhookWorker
+
+
+def main() -> int:
+    try:
+        worker = build_worker(settings())
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    logger("webhooks").info("ready", worker=worker.name)
+    worker.work()
+    return 0
+
+
+def build_worker(config: Settings) -> "WebhookWorker":
+    """Raises ValueError with a sentence for a setting that cannot be used."""
+    store = Store.of(config)  # before rq is imported: it reads its key prefix from there
+    from workers.queue.slot import take_slot
+    from workers.webhook.deliver import Way
+    from workers.webhook.schedule import parse_schedule
+    from workers.webhook.sender import Sender
+    from workers.webhook.sign import make_secret
+    from workers.webhook.worker import WebhookWorker
+
+    way = Way(allow=parse_networks(config.webhook_allow))
+    schedule = parse_schedule(config.webhook_retries)
+    if config.webhook_secret is None:
+        make_secret(config.home)
+    sender = Sender(store, config.home, config.webhook_secret, way)
+    worker = WebhookWorker(store, sender, schedule, name=take_slot(config.home, "webhooks").name)
+    return worker
+
+
+if __name__ == "__main__":
+    sys.exit(main())
