@@ -2,12 +2,9 @@
 position.
 
 Per row: penalties (repetition over prompt and output, then presence and frequency over output),
-temperature, top-k, top-p, min-p, draw. Greedy (temperature 0) is the largest logit. Among equals
-the lowest id is first, everywhere. Meanings are OpenAI's and vLLM's.
-
-Law one on this path: exp and log are the ops' own, maxima and sorts are exact, and every float sum
-is np.cumsum in float64, which adds from left to right. np.sum, np.exp and np.log add or round as
-the machine likes.
+temperature, top-k, top-p, min-p, draw. Greedy (temperature 0) is the largest logit. Meanings are
+OpenAI's and vLLM's. exp and log are the ops' own; sums, sorts and cuts are those of shares.py (law
+one).
 """
 
 from collections.abc import Sequence as Items
@@ -19,10 +16,10 @@ import numpy as np
 from kernels.ops import F32, I32, I64, Ops
 from workers.engine.philox import uniform
 from workers.engine.sequence import Sequence
+from workers.engine.shares import descending, min_p, pick, top_k, top_p, total_of
 from workers.wire import SamplingParams
 
-EXP_FLOOR: Final = np.float32(-80.0)  # below it a weight counts as 0; exp(-80) is 1.8e-35
-NUCLEUS_FLOORS: Final = (-5.0, -12.0)  # how far below the largest top-p looks before it sorts all
+EXP_FLOOR: Final = np.float32(-80.0)  # scores below it weigh nothing; exp(-80) is 1.8e-35
 NO_CHOICE: Final = 0
 
 
@@ -38,7 +35,7 @@ class Draw:
 
 
 class Sampler:
-    """Stateless but for what never changes: the ops and the ids that are never chosen."""
+    """Keeps what never changes: the ops, and the ids that are never chosen."""
 
     def __init__(self, ops: Ops, hidden_ids: frozenset[int]) -> None:
         self._ops = ops
@@ -59,8 +56,8 @@ class Sampler:
         if best_id < 0:
             return None
         params = sequence.request.params
-        plain = not has_penalty(params)
-        if params.temperature == 0 and plain and best_id not in self._hidden_set:
+        is_plain = params.temperature == 0 and not has_penalty(params)
+        if is_plain and best_id not in self._hidden_set:
             token_id = best_id
         else:
             token_id = self._choose(sequence, params, row)
@@ -80,36 +77,34 @@ class Sampler:
         return self._draw(scores, params, number)
 
     def _draw(self, scores: F32, params: SamplingParams, number: float) -> int:
-        """number in [0, 1) picks a survivor by its share, in id order; the largest score is 0."""
-        ids = top_k(scores, params.top_k) if 0 < params.top_k < len(scores) else None
-        kept = scores if ids is None else scores[ids]
-        weights = self._weights(kept)
+        """number in [0, 1) picks a survivor of the cuts by its share."""
+        ids: I64 | None = None
+        if 0 < params.top_k < len(scores):
+            ids = top_k(scores, params.top_k)
+            scores = scores[ids]
+        weights = self._weights(scores)
         if params.top_p < 1:
-            inner = top_p(kept, weights, params.top_p)
-            ids, weights = inner if ids is None else ids[inner], weights[inner]
+            kept = top_p(scores, weights, params.top_p)
+            ids, weights = kept if ids is None else ids[kept], weights[kept]
         if params.min_p > 0:
-            inner = np.flatnonzero(weights >= params.min_p * float(weights.max()))
-            ids, weights = inner if ids is None else ids[inner], weights[inner]
-        reached = np.cumsum(weights, dtype=np.float64)
-        index = int(np.searchsorted(reached, number * float(reached[-1]), side="right"))
-        if index == len(weights):  # number * total was rounded up to the total
-            index = int(np.flatnonzero(weights)[-1])
+            kept = min_p(weights, params.min_p)
+            ids, weights = kept if ids is None else ids[kept], weights[kept]
+        index = pick(weights, number)
         return index if ids is None else int(ids[index])
 
     def _weights(self, scores: F32) -> F32:
         """exp of each score, 0 for those below the floor."""
-        weights = np.maximum(scores, EXP_FLOOR)
-        self._ops.exp(weights, weights)
+        weights = np.empty_like(scores)
+        self._ops.exp(weights, scores)
         weights[scores < EXP_FLOOR] = 0
         return weights
 
     def _logprobs(self, row: F32, token_id: int, count: int) -> list[tuple[int, float]]:
         """Log softmax of the raw logits: before penalties, temperature and cuts."""
         scores = row - row.max()
-        total = np.cumsum(self._weights(scores), dtype=np.float64)[-1:].astype(np.float32)
+        total: F32 = np.array([total_of(self._weights(scores))], np.float32)
         self._ops.log(total, total)
-        best = top_k(scores, min(count, len(scores)))
-        best = best[np.argsort(-scores[best], kind="stable")]
+        best = descending(scores, top_k(scores, min(count, len(scores))))
         ids = [token_id, *best.tolist()]
         values: list[float] = (scores[ids] - total[0]).tolist()
         return list(zip(ids, values, strict=True))
@@ -136,29 +131,3 @@ def penalise(scores: F32, sequence: Sequence, params: SamplingParams) -> None:
         times = np.fromiter(counts.values(), np.float32, len(counts))
         frequency, presence = np.float32(params.frequency_penalty), params.presence_penalty
         scores[ids] -= times * frequency + np.float32(presence)
-
-
-def top_k(scores: F32, k: int) -> I64:
-    """Ids of the k largest, ascending; of equals at the border the lowest ids."""
-    border = np.partition(scores, len(scores) - k)[len(scores) - k]
-    ids = np.flatnonzero(scores >= border)
-    if len(ids) > k:
-        ids = np.sort(ids[np.argsort(-scores[ids], kind="stable")[:k]])
-    return ids
-
-
-def top_p(scores: F32, weights: F32, p: float) -> I64:
-    """Indices, ascending, of the shortest run of the largest whose share reaches p; at least one.
-
-    Only those near the top are sorted as long as they suffice: a run of the largest is the same
-    run, added in the same order, however many smaller ones are sorted after it.
-    """
-    mass = p * float(np.cumsum(weights, dtype=np.float64)[-1])
-    for floor in (*NUCLEUS_FLOORS, -np.inf):
-        near = np.flatnonzero(scores >= floor)
-        order = near[np.argsort(-scores[near], kind="stable")]
-        reached = np.cumsum(weights[order], dtype=np.float64)
-        if reached[-1] >= mass:
-            break
-    count = int(np.searchsorted(reached, mass)) + 1
-    return np.sort(order[:count])
