@@ -24,6 +24,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, desk: Desk) -> None:
         super().__init__(config)
         self.desk = desk
+        self.stopping = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -32,9 +33,15 @@ class Server(uvicorn.Server):
             loop.add_signal_handler(number, self.stop)
         yield
 
+    async def main_loop(self) -> None:
+        """uvicorn's wakes ten times a second to see whether it should exit; an idle node sleeps."""
+        await self.on_tick(0)
+        await self.stopping.wait()
+
     def stop(self) -> None:
         self.should_exit = True
         self.desk.reader.stop()
+        self.stopping.set()
 
 
 def config_of(desk: Desk) -> uvicorn.Config:
