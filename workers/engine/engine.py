@@ -105,6 +105,7 @@ class Engine:
             max_batch=limits.max_batch,
             max_step_tokens=limits.max_step_tokens,
             budget_ms=limits.step_budget_ms,
+            chunk=limits.chunk,
         )
         self._sampler = Sampler(ops, text.hidden_ids)
         self._first_link = first_link(ARITHMETIC_VERSION, text.weights_digest)

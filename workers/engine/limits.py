@@ -20,12 +20,14 @@ class EngineLimits:
     max_step_tokens  tokens of one step at most
     step_budget_ms   a prefill chunk is sized so that a step takes about this long
     num_blocks       KV blocks of the arena
+    chunk            prefill tokens of a step, always; None: sized from step_budget_ms
     """
 
     max_batch: int
     max_step_tokens: int
     step_budget_ms: int
     num_blocks: int
+    chunk: int | None = None
 
 
 def limits_of(settings: Settings, config: ModelConfig) -> EngineLimits:

@@ -58,13 +58,16 @@ class Scheduler:
         max_batch: int,
         max_step_tokens: int,
         budget_ms: int,
+        chunk: int | None = None,
     ) -> None:
+        """chunk: prefill tokens of a step; None: as many as fit budget_ms by `cost`."""
         assert 1 <= max_batch <= max_step_tokens, (max_batch, max_step_tokens)
         self.pool = pool
         self.cost = cost
         self.max_batch = max_batch
         self.max_step_tokens = max_step_tokens
         self.budget_ms = budget_ms
+        self.chunk = chunk
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self._num_added = 0
@@ -96,7 +99,10 @@ class Scheduler:
         if len(decodes) == len(self.running):
             return decodes
         room = self.max_step_tokens - len(decodes)
-        room = self.cost.chunk(self.budget_ms, len(decodes), room)
+        if self.chunk is None:
+            room = self.cost.chunk(self.budget_ms, len(decodes), room)
+        else:
+            room = min(room, self.chunk)
         return decodes + self._prefill(room)
 
     def _admit(self) -> None:

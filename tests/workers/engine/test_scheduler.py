@@ -91,6 +91,15 @@ def test_a_slow_machine_gets_small_chunks_and_still_decodes():
     assert play(scheduler) == {"a": 1, "b": 16}
 
 
+def test_a_fixed_chunk_is_kept_whatever_else_runs():
+    scheduler = make_scheduler()
+    scheduler.chunk = 7
+    scheduler.add(make_sequence("a", 8))
+    assert [play(scheduler) for _ in range(2)] == [{"a": 7}, {"a": 1}]
+    scheduler.add(make_sequence("b", 15))
+    assert [play(scheduler)["b"] for _ in range(3)] == [7, 7, 1]
+
+
 def test_blocks_are_reserved_to_the_longest_end():
     scheduler = make_scheduler()
     scheduler.add(make_sequence("a", 10, max_tokens=BLOCK_TOKENS))
