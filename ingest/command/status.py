@@ -1,0 +1,71 @@
+"""`lockstep status`: of one request, or of the node: what waits, which pools run, how fast."""
+
+import json
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from typer import Argument, Option
+
+from ingest.command.failure import Failure
+from ingest.pulse import Pulse, take_pulse
+from workers.settings import settings
+from workers.store import Store
+
+
+def status(
+    request_id: Annotated[
+        str | None, Argument(metavar="[ID]", help="Absent: the node.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print what is known of a request, or how the node is."""
+    store = Store.of(settings())
+    if request_id is None:
+        show_node(take_pulse(store), as_json)
+    else:
+        show_job(store, request_id, as_json)
+
+
+def show_job(store: Store, request_id: str, as_json: bool) -> None:
+    job = store.job(request_id)
+    if job is None:
+        raise Failure(f"nothing is known of a request {request_id!r}")
+    told = {name: value for name, value in job.items() if name != "request"}
+    if as_json:
+        print(json.dumps(told, ensure_ascii=False))
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in told.items():
+        table.add_row(name, readable(name, value))
+    Console(soft_wrap=True).print(table)
+
+
+def readable(name: str, value: Any) -> str:
+    """A time of day for points in time, JSON for maps, else the value itself."""
+    if name.endswith("_ms") and isinstance(value, int):
+        return f"{value}  ({datetime.fromtimestamp(value / 1000):%Y-%m-%d %H:%M:%S})"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
+
+
+def show_node(pulse: Pulse, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(pulse)))
+        return
+    console = Console()
+    waiting = Table("waiting", *pulse.streams, *pulse.queues, box=None, pad_edge=False)
+    waiting.add_row("", *map(str, (pulse.streams | pulse.queues).values()))
+    console.print(waiting)
+    pools = Table("pool", "worker", "state", "running", "free blocks", "tok/s", "note", box=None)
+    for load in pulse.loads:
+        running = f"{load.running}/{load.capacity}"
+        blocks = f"{load.free_blocks}/{load.total_blocks}"
+        speed = f"{load.tokens_per_s:.1f}"
+        pools.add_row(load.pool, load.worker, load.state, running, blocks, speed, load.note)
+    console.print(pools)
+    if not pulse.loads:
+        console.print("no pool reports")
+    if pulse.num_routers == 0:
+        console.print("no router reports")
