@@ -287,6 +287,11 @@ class Store:
         raw = cast(dict[bytes, bytes], self.redis.hgetall(self.keys.job(request_id)))
         return {"id": request_id, **parse_job(raw)} if raw else None
 
+    def webhook(self, request_id: str) -> dict[str, str]:
+        """What is known of a request's webhook: url, state, attempts, ...; empty: it has none."""
+        raw = cast(dict[bytes, bytes], self.redis.hgetall(self.keys.webhook(request_id)))
+        return {key.decode(): value.decode("utf-8", "replace") for key, value in raw.items()}
+
     def tokens(
         self, request_id: str, after: str = "0-0"
     ) -> list[tuple[str, TokenEvent | EndEvent]]:

@@ -23,10 +23,6 @@ class Outbox:
     def __init__(self, store: Store) -> None:
         self.store, self.keys = store, store.keys
 
-    def read(self, request_id: str) -> dict[str, str]:
-        """The state of a webhook; empty when there is none."""
-        return read_webhook(self.store, request_id)
-
     def queue_due(self) -> float | None:
         """Queue the attempts whose time has come.
 
@@ -67,9 +63,3 @@ class Outbox:
 def request_id_of(job_id: str) -> str:
     """The request whose webhook the RQ job wh-ID-N is an attempt of."""
     return job_id.removeprefix("wh-").rpartition("-")[0]
-
-
-def read_webhook(store: Store, request_id: str) -> dict[str, str]:
-    """The fields of lockstep:webhook:ID: url, state (pending, delivered, dead), attempts, ..."""
-    raw = cast(dict[bytes, bytes], store.redis.hgetall(store.keys.webhook(request_id)))
-    return {key.decode(): value.decode("utf-8", "replace") for key, value in raw.items()}

@@ -64,7 +64,7 @@ class WebhookWorker(BatchWorker):
         threading.Thread(target=self._keep_time, daemon=True, name="clock").start()
 
     def prepare(self, item: Claimed) -> dict[str, str]:
-        return self.outbox.read(request_id_of(item.job_id))
+        return self.store.webhook(request_id_of(item.job_id))
 
     def start(self, item: Claimed, prepared: Any) -> None:
         endpoint = endpoint_of(prepared.get("url", ""))

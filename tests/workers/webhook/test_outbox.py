@@ -42,7 +42,7 @@ def rq_status(store, job_id):
 def test_an_ended_request_has_one_pending_webhook(store, outbox):
     end_a_request(store, URL, secret_id="shop")
     assert waiting(store) == ["wh-r-1-1"]
-    webhook = outbox.read("r-1")
+    webhook = store.webhook("r-1")
     assert (webhook["state"], webhook["status"], webhook["attempts"]) == ("pending", "failed", "0")
     assert (webhook["url"], webhook["secret_id"]) == (URL, "shop")
 
@@ -59,7 +59,7 @@ def test_a_delivered_webhook_is_done(store, outbox):
     end_a_request(store, URL)
     item = claim(store)
     assert outbox.end(item, DELIVERED) == "delivered"
-    webhook = outbox.read("r-1")
+    webhook = store.webhook("r-1")
     assert (webhook["attempts"], webhook["last_status"], webhook["last_error"]) == ("1", "204", "")
     assert rq_status(store, "wh-r-1-1") == b"finished"
     assert outbox.queue_due() is None
@@ -73,7 +73,7 @@ def test_a_failed_attempt_waits_for_its_time(store, outbox):
     assert outbox.end(claim(store), FAILED, delay_s=3600) == "pending"
     assert 3590 < outbox.queue_due() <= 3600
     assert waiting(store) == []
-    webhook = outbox.read("r-1")
+    webhook = store.webhook("r-1")
     assert (webhook["last_status"], webhook["last_error"]) == ("500", "HTTP 500")
     assert int(webhook["next_at"]) > 0
     assert rq_status(store, "wh-r-1-1") == b"failed"
@@ -87,7 +87,7 @@ def test_when_it_is_due_the_next_attempt_is_an_rq_job_of_its_own(store, outbox):
     assert waiting(store) == ["wh-r-1-2"]
     assert store.redis.llen(store.keys.bell("webhooks")) == 1
     outbox.end(claim(store), DELIVERED)
-    assert outbox.read("r-1")["attempts"] == "2"
+    assert store.webhook("r-1")["attempts"] == "2"
 
 
 def test_results_stay_while_their_webhook_waits(store, outbox):
@@ -135,7 +135,7 @@ def test_a_dead_webhook_leaves_a_letter_with_all_that_a_replay_needs(store, outb
         b"code": b"webhook",
         b"body": b'{"a":1}',
     }
-    assert outbox.read("r-1")["state"] == "dead"
+    assert store.webhook("r-1")["state"] == "dead"
     assert rq_status(store, "wh-r-1-1") == b"failed"
     assert outbox.queue_due() is None
 
@@ -143,7 +143,7 @@ def test_a_dead_webhook_leaves_a_letter_with_all_that_a_replay_needs(store, outb
 def test_an_attempt_that_was_put_off_does_not_count(store, outbox):
     end_a_request(store, URL)
     assert outbox.put_off(claim(store), 0) == "pending"
-    assert outbox.read("r-1")["attempts"] == "0"
+    assert store.webhook("r-1")["attempts"] == "0"
     outbox.queue_due()
     assert waiting(store) == ["wh-r-1-1"]
     assert claim(store).job_id == "wh-r-1-1"
@@ -156,12 +156,12 @@ def test_a_sender_that_lost_its_lease_changes_nothing(store, outbox, outcome):
     store.redis.zadd(store.keys.wip("webhooks"), {f"{slow.job_id}:{slow.execution_id}": 0})
     assert store.reap("webhooks") == ["wh-r-1-1"]
     quick = claim(store, "w2")
-    before = outbox.read("r-1")
+    before = store.webhook("r-1")
     assert outbox.end(slow, outcome, delay_s=1) == "lost"
-    assert outbox.read("r-1") == before
+    assert store.webhook("r-1") == before
     assert outbox.end(quick, DELIVERED) == "delivered"
     assert outbox.end(quick, FAILED, delay_s=1) == "lost"
-    assert outbox.read("r-1")["state"] == "delivered"
+    assert store.webhook("r-1")["state"] == "delivered"
 
 
 def test_what_kills_its_senders_is_dead_and_says_so(store, outbox):
@@ -173,4 +173,4 @@ def test_what_kills_its_senders_is_dead_and_says_so(store, outbox):
     assert store.claim("webhooks", "w1", 1) == []
     letter = store.redis.xrevrange(store.keys.dead, count=1)[0][1]
     assert (letter[b"kind"], letter[b"id"], letter[b"code"]) == (b"webhook", b"r-1", b"poison")
-    assert outbox.read("r-1")["state"] == "dead"
+    assert store.webhook("r-1")["state"] == "dead"

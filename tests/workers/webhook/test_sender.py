@@ -8,7 +8,6 @@ from tests.workers.webhook.ended import end_a_request
 from workers.address import parse_networks
 from workers.store import Store
 from workers.webhook.deliver import Outcome, Way
-from workers.webhook.outbox import read_webhook
 from workers.webhook.sender import GONE, Sender
 from workers.webhook.sign import default_file, make_secret
 from workers.wire import Keys
@@ -33,7 +32,7 @@ def test_two_attempts_are_one_message_at_two_times(store, tmp_path, receive):
     times = [datetime.now(UTC), datetime.now(UTC) + timedelta(seconds=100)]
     clock = iter(times)
     sender = make_sender(store, tmp_path, lambda: next(clock))
-    webhook = read_webhook(store, "r-1")
+    webhook = store.webhook("r-1")
     kinds = [sender.send("r-1", webhook).outcome.kind for _ in times]
     assert kinds == ["retry", "delivered"]
     (first, body), (second, same_body) = receiver.got
@@ -53,7 +52,7 @@ def test_the_secret_is_read_when_an_attempt_is_made(store, tmp_path, receive):
     sender = make_sender(store, tmp_path)
     new = "whsec_" + "bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3"
     default_file(tmp_path).write_text(new)
-    sender.send("r-1", read_webhook(store, "r-1"))
+    sender.send("r-1", store.webhook("r-1"))
     assert receiver.verified(new)
 
 
@@ -61,7 +60,7 @@ def test_a_result_that_is_gone_cannot_be_posted(store, tmp_path, receive):
     receiver = receive(200)
     end_a_request(store, receiver.url)
     store.redis.delete(store.keys.job("r-1"))
-    sent = make_sender(store, tmp_path).send("r-1", read_webhook(store, "r-1"))
+    sent = make_sender(store, tmp_path).send("r-1", store.webhook("r-1"))
     assert sent.outcome == Outcome("dead", error=GONE)
     assert not receiver.got
 
@@ -70,7 +69,7 @@ def test_a_replay_brings_its_body_along(store, tmp_path, receive):
     receiver = receive(200)
     end_a_request(store, receiver.url)
     store.redis.delete(store.keys.job("r-1"))
-    webhook = read_webhook(store, "r-1") | {"body": '{"type":"job.failed"}'}
+    webhook = store.webhook("r-1") | {"body": '{"type":"job.failed"}'}
     sent = make_sender(store, tmp_path).send("r-1", webhook)
     assert sent.outcome.kind == "delivered"
     assert receiver.got[0][1] == b'{"type":"job.failed"}'
@@ -85,7 +84,7 @@ def test_a_webhook_that_is_gone_is_dead(store, tmp_path):
 def test_a_missing_secret_is_a_reason_to_try_again(store, tmp_path, receive):
     receiver = receive(200)
     end_a_request(store, receiver.url, secret_id="shop")
-    outcome = make_sender(store, tmp_path).send("r-1", read_webhook(store, "r-1")).outcome
+    outcome = make_sender(store, tmp_path).send("r-1", store.webhook("r-1")).outcome
     assert outcome.kind == "retry"
     assert "shop" in outcome.error
     assert not receiver.got
