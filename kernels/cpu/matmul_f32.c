@@ -68,6 +68,6 @@ static void piece(void *argument, long begin, long end) {
 void matmul_f32_avx2(float *out, const float *x, const float *w, long T, long R, long K,
                      int threads) {
     matmul_job job = {out, x, w, T, R, K};
-    const long grain = 1 + (1 << 16) / (K * TILE_ROWS * T); /* a piece of some 5 us */
+    const long grain = pool_grain(1 << 16, K * TILE_ROWS * T); /* a piece of some 5 us */
     pool_for(threads, (R + TILE_ROWS - 1) / TILE_ROWS, grain, piece, &job);
 }

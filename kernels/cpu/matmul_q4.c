@@ -140,7 +140,7 @@ static void piece_q4_1(void *job, long begin, long end) {
 
 static void run(matmul_job *job, pool_fn piece, int threads) {
     const long tiles = (job->R + TILE_ROWS - 1) / TILE_ROWS;
-    const long grain = 1 + (1 << 18) / (job->K * TILE_ROWS * job->T); /* a piece of some 5 us */
+    const long grain = pool_grain(1 << 18, job->K * TILE_ROWS * job->T); /* a piece of some 5 us */
     pool_for(threads, tiles, grain, piece, job);
 }
 

@@ -107,6 +107,6 @@ static void piece(void *argument, long begin, long end) {
 void matmul_q8_0_avx2(float *out, quantized_rows x, const uint8_t *w, long T, long R, long K,
                       int threads) {
     matmul_job job = {out, x, w, T, R, K};
-    const long grain = 1 + (1 << 17) / (K * TILE_ROWS * T); /* a piece of some 5 us */
+    const long grain = pool_grain(1 << 17, K * TILE_ROWS * T); /* a piece of some 5 us */
     pool_for(threads, (R + TILE_ROWS - 1) / TILE_ROWS, grain, piece, &job);
 }

@@ -60,5 +60,5 @@ static void norm_piece(void *argument, long begin, long end) {
 void rms_norm_avx2(float *out, const float *x, const float *weight, long T, long K, float eps,
                    int threads) {
     norm_job job = {out, x, weight, K, eps};
-    pool_for(threads, T, 1 + 32768 / K, norm_piece, &job);
+    pool_for(threads, T, pool_grain(1 << 15, K), norm_piece, &job);
 }

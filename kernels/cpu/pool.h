@@ -13,6 +13,9 @@ enum { POOL_MAX_THREADS = 256 };
 typedef void (*pool_fn)(void *job, long begin, long end);
 
 void pool_for(int threads, long items, long grain, pool_fn fn, void *job);
+/* Items of one piece, so that it holds some `work` operations of which an item takes `per_item`. */
+static inline long pool_grain(long work, long per_item) { return 1 + work / (per_item + 1); }
+
 int pool_started(void); /* threads alive in this process, the caller included */
 
 #endif

@@ -80,6 +80,6 @@ static void quantize_piece(void *argument, long begin, long end) {
 void quantize_rows_avx2(int8_t *values, float *scales, int32_t *sums, const float *x, long T,
                         long K, int threads) {
     quantize_job job = {values, scales, sums, x, K / QUANT_BLOCK};
-    const long grain = 1 + 16384 / K; /* a piece of some 5 us */
+    const long grain = pool_grain(1 << 14, K); /* a piece of some 5 us */
     pool_for(threads, T, grain, quantize_piece, &job);
 }

@@ -1,0 +1,43 @@
+"""The sides that an op's tests run on, and how far each may be from the float64 judge."""
+
+import pytest
+
+from kernels.cpu.host import CpuOps
+from kernels.reference import ReferenceOps
+from tests.kernels.scalar_ops import ScalarOps, compile_model
+
+SIDES = ("cpu-1", "cpu-2", "cpu-5", "scalar")  # cpu-N: N threads
+TOLERANCES = {  # (relative, absolute) to the judge, float32
+    "embed": (1e-7, 1e-7),
+    "matmul": (2e-5, 2e-4),
+    "matmul_f32": (2e-5, 5e-4),
+    "rms_norm": (1e-6, 1e-6),
+    "rope": (1e-6, 1e-6),
+    "attention": (1e-5, 5e-6),
+    "silu_mul": (1e-6, 1e-30),
+    "exp": (1.2e-7, 0.0),
+    "log": (1.2e-7, 1e-7),
+}
+
+
+@pytest.fixture(scope="session")
+def scalar(tmp_path_factory) -> ScalarOps:
+    """The law: ARITHMETIC.md in plain C."""
+    return ScalarOps(compile_model(tmp_path_factory.mktemp("scalar")))
+
+
+@pytest.fixture(params=SIDES)
+def ops(request, scalar):
+    """Each implementation that must be right and lawful."""
+    name, _, threads = request.param.partition("-")
+    return scalar if name == "scalar" else CpuOps(int(threads))
+
+
+@pytest.fixture(scope="session")
+def judge() -> ReferenceOps:
+    return ReferenceOps()
+
+
+@pytest.fixture(scope="session")
+def tolerance():
+    return TOLERANCES

@@ -1,0 +1,97 @@
+"""What the host refuses: a wrong shape, type or index is an assertion before a kernel runs."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from kernels.cpu.host import CpuOps
+from kernels.ops import Matrix, quantized_rows
+from kernels.tables import rope_table
+from tests.kernels.cases import Conversation, quantized, random_matrix, random_rows
+
+OPS = CpuOps(1)
+X = random_rows(3, 64)
+Q = quantized(OPS, X)
+W = random_matrix("q4_0", 20, 64)
+TABLE = rope_table(1e4, 8, 16, None, adjacent=True)
+TALK = Conversation([20], 2, 1, 8)
+KV = TALK.stored(OPS)
+
+
+def f32(*shape):
+    return np.zeros(shape, np.float32)
+
+
+def i32(*values):
+    return np.array(values, np.int32)
+
+
+def attend(**changes):
+    step = dataclasses.replace(TALK.step(np.arange(20)), **changes)
+    OPS.attention(f32(20, 2, 8), TALK.q, KV, 0, step, 1.0)
+
+
+REFUSED = {
+    "out of another shape": lambda: OPS.matmul(f32(3, 21), Q, W),
+    "out of another type": lambda: OPS.matmul(np.zeros((3, 20)), Q, W),
+    "out not contiguous": lambda: OPS.matmul(f32(3, 40)[:, ::2], Q, W),
+    "out read-only": lambda: OPS.matmul(np.broadcast_to(np.float32(0), (3, 20)), Q, W),
+    "columns differ": lambda: OPS.matmul(f32(3, 20), quantized_rows(3, 32), W),
+    "too few packed bytes": lambda: OPS.matmul(f32(3, 20), Q, Matrix("q4_0", 20, 64, W.data[:-1])),
+    "packed bytes not contiguous": lambda: OPS.matmul(
+        f32(3, 20), Q, Matrix("q4_0", 20, 64, np.repeat(W.data, 2)[::2])
+    ),
+    "scales of another type": lambda: OPS.matmul(
+        f32(3, 20), dataclasses.replace(Q, scales=Q.scales.astype(np.float64)), W
+    ),
+    "too few scales": lambda: OPS.matmul(f32(3, 20), dataclasses.replace(Q, scales=f32(3, 1)), W),
+    "f32 matrix as quantised": lambda: OPS.matmul(f32(3, 20), Q, random_matrix("f32", 20, 64)),
+    "quantised matrix as f32": lambda: OPS.matmul_f32(f32(3, 20), X, W),
+    "33 columns": lambda: OPS.quantize_rows(quantized_rows(1, 32), f32(1, 33)),
+    "room for other rows": lambda: OPS.quantize_rows(quantized_rows(2, 64), X),
+    "weight of another width": lambda: OPS.rms_norm(f32(3, 64), X, f32(63), 1e-5),
+    "overlapping norm": lambda: OPS.rms_norm(LONG[1:4], LONG[0:3], f32(64), 1e-5),
+    "token id past the vocabulary": lambda: OPS.embed(f32(1, 64), W, i32(20)),
+    "negative token id": lambda: OPS.embed(f32(1, 64), W, i32(-1)),
+    "token ids of another type": lambda: OPS.embed(f32(1, 64), W, np.array([1])),
+    "position past the table": lambda: OPS.rope(f32(1, 1, 8), i32(16), TABLE),
+    "table wider than the head": lambda: OPS.rope(f32(1, 1, 4), i32(0), TABLE),
+    "bias of another width": lambda: OPS.add(f32(3, 64), f32(63)),
+    "rows of another count": lambda: OPS.add(f32(3, 64), f32(2, 64)),
+    "gate of another shape": lambda: OPS.silu_mul(f32(3, 64), f32(3, 63), f32(3, 64)),
+    "exp of another shape": lambda: OPS.exp(f32(3), f32(4)),
+    "slot past the arena": lambda: OPS.store_kv(
+        KV, 0, f32(1, 1, 8), f32(1, 1, 8), np.array([KV.blocks.shape[0] * 256])
+    ),
+    "negative slot": lambda: OPS.store_kv(KV, 0, f32(1, 1, 8), f32(1, 1, 8), np.array([-1])),
+    "no such layer": lambda: OPS.store_kv(KV, 2, f32(1, 1, 8), f32(1, 1, 8), np.array([0])),
+    "keys of other heads": lambda: OPS.store_kv(KV, 0, f32(1, 2, 8), f32(1, 2, 8), np.array([0])),
+    "block past the arena": lambda: attend(block_tables=i32(99).reshape(1, 1)),
+    "position past the block table": lambda: attend(positions=np.arange(240, 260, dtype=np.int32)),
+    "sequence without a table": lambda: attend(seq_index=np.ones(20, np.int32)),
+    "positions that fall": lambda: attend(positions=np.arange(20, 0, -1, dtype=np.int32)),
+    "query over its output": lambda: OPS.attention(
+        TALK.q, TALK.q, KV, 0, TALK.step(np.arange(20)), 1.0
+    ),
+    "sums of another count": lambda: OPS.logits_sum(np.zeros(2, np.uint64), f32(3, 64)),
+    "argmax of another type": lambda: OPS.logits_argmax(np.zeros(3, np.int64), f32(3, 64)),
+    "no threads": lambda: CpuOps(0),
+}
+LONG = f32(4, 64)
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_is_refused(what):
+    with pytest.raises(AssertionError):
+        REFUSED[what]()
+
+
+def test_zero_tokens_do_nothing():
+    nothing = f32(0, 64)
+    OPS.quantize_rows(quantized_rows(0, 64), nothing)
+    OPS.matmul(f32(0, 20), quantized_rows(0, 64), W)
+    OPS.rms_norm(nothing, nothing, f32(64), 1e-5)
+    OPS.embed(nothing, W, i32())
+    OPS.silu_mul(nothing, nothing, nothing)
+    OPS.attention(f32(0, 2, 8), f32(0, 2, 8), KV, 0, TALK.step(np.arange(0)), 1.0)

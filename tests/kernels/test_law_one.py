@@ -1,0 +1,102 @@
+"""Law one on the CPU: a row's bits depend on that row alone.
+
+Not on the batch it is in, nor the thread count, nor how the tokens are cut into calls, nor the run.
+"""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernels.cpu.host import CpuOps
+from kernels.layout import KINDS
+from kernels.tables import rope_table
+from tests.kernels.cases import (
+    Conversation,
+    product,
+    quantized,
+    random_matrix,
+    random_rows,
+    same_bits,
+)
+
+MATRICES = {kind: random_matrix(kind, 150, 544) for kind in KINDS}
+ROWS = random_rows(16, 544)
+ALONE = {
+    kind: np.concatenate([product(CpuOps(1), ROWS[t : t + 1], w) for t in range(16)])
+    for kind, w in MATRICES.items()
+}
+TALK = Conversation([150, 40, 270], 6, 2, 32)
+KV = TALK.stored(CpuOps(1))
+SEEN = TALK.attend(CpuOps(1), KV, np.arange(460))
+
+threads = st.integers(1, 6)
+cuts = st.lists(st.integers(1, 15), max_size=5, unique=True).map(lambda c: [0, *sorted(c), 16])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_tokens", range(1, 17))
+def test_a_product_has_the_same_bits_in_every_batch_size(kind, num_tokens):
+    for count in (1, 2, 3):
+        actual = product(CpuOps(count), np.ascontiguousarray(ROWS[:num_tokens]), MATRICES[kind])
+        same_bits(ALONE[kind][:num_tokens], actual)
+
+
+@given(kind=st.sampled_from(KINDS), cuts=cuts, count=threads)
+def test_a_product_has_the_same_bits_however_the_tokens_are_cut(kind, cuts, count):
+    ops = CpuOps(count)
+    pieces = [ROWS[a:b] for a, b in pairwise(cuts)]
+    same_bits(ALONE[kind], np.concatenate([product(ops, p, MATRICES[kind]) for p in pieces]))
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    order=st.permutations(range(16)),
+    size=st.integers(1, 16),
+    count=threads,
+)
+def test_a_product_has_the_same_bits_among_any_neighbours(kind, order, size, count):
+    chosen = list(order[:size])
+    actual = product(CpuOps(count), np.ascontiguousarray(ROWS[chosen]), MATRICES[kind])
+    same_bits(ALONE[kind][chosen], actual)
+
+
+@given(rows=st.sets(st.integers(0, 459), min_size=1, max_size=80), count=threads)
+def test_attention_has_the_same_bits_for_any_tokens_in_the_step(rows, count):
+    chosen = np.array(sorted(rows))
+    same_bits(SEEN[chosen], TALK.attend(CpuOps(count), KV, chosen))
+
+
+@given(begin=st.integers(0, 459), size=st.integers(1, 200), count=threads)
+def test_attention_has_the_same_bits_for_any_chunk(begin, size, count):
+    chosen = np.arange(begin, min(begin + size, 460))
+    same_bits(SEEN[chosen], TALK.attend(CpuOps(count), KV, chosen))
+
+
+@given(cuts=cuts, count=threads)
+def test_row_ops_have_the_same_bits_however_the_tokens_are_cut(cuts, count):
+    table = rope_table(1e4, 32, 64, None, adjacent=True)
+    whole, pieces = row_ops(CpuOps(1), ROWS, table, 0), []
+    for begin, end in pairwise(cuts):
+        pieces.append(row_ops(CpuOps(count), ROWS[begin:end], table, begin))
+    for expected, parts in zip(whole, zip(*pieces, strict=True), strict=True):
+        same_bits(expected, np.concatenate(parts))
+
+
+def row_ops(ops, x, table, first_position):
+    """Norm, quantisation, RoPE and SwiGLU of some rows."""
+    normed, gated = np.empty_like(x), np.empty_like(x)
+    ops.rms_norm(normed, x, ROWS[3], 1e-5)
+    ops.silu_mul(gated, x, normed)
+    heads = x.copy().reshape(x.shape[0], 17, 32)
+    ops.rope(heads, np.arange(first_position, first_position + len(x), dtype=np.int32), table)
+    quants = quantized(ops, normed)
+    return normed, gated, heads, quants.values, quants.scales, quants.sums
+
+
+def test_a_hundred_runs_give_the_same_bits():
+    for _ in range(100):
+        same_bits(ALONE["q4_0"], product(CpuOps(2), ROWS, MATRICES["q4_0"]))
+        same_bits(SEEN, TALK.attend(CpuOps(2), KV, np.arange(460)))
