@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 
 ROOT = Path(__file__).parents[1]
+os.environ["RQ_KEY_PREFIX"] = "lockstep:rq"  # rq reads it when a test file first imports it
 hypothesis_settings.register_profile("ci", derandomize=True, deadline=None)
 hypothesis_settings.register_profile("dev", deadline=None)
 hypothesis_settings.load_profile("ci" if os.environ.get("CI") else "dev")

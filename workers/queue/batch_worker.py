@@ -1,7 +1,7 @@
 """An RQ worker that runs many jobs at once, and never holds one without a lease.
 
-Registration, state, signals, commands and suspension are RQ's; how it gets jobs is ours: it waits for
-a ring of the queue's bell, and claims by script, so that nothing is ever popped but unleased.
+Registration, state, signals, commands and suspension are RQ's; how it gets jobs is ours: it waits
+for a ring of the queue's bell, and claims by script, so that nothing is popped but unleased.
 
     listener    bell ──claim──► held ──prepare──► inbox    sleeps while there is no room
     main        inbox ──start──► advance, advance, ...      owns the work; waits for no Redis in it
@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 from rq.command import handle_command, parse_payload
+from rq.defaults import RQ_KEY_PREFIX as rq_prefix
 from rq.worker import SimpleWorker, WorkerStatus
 
 from workers.log import logger
@@ -46,6 +47,7 @@ class BatchWorker(SimpleWorker):
     """
 
     def __init__(self, store: Store, queue: str, *, name: str, capacity: int, pulse: Pulse) -> None:
+        assert rq_prefix == store.keys.rq_prefix, f"rq was imported before the store: {rq_prefix}"
         super().__init__(
             [queue],
             name=name,
@@ -189,7 +191,8 @@ class BatchWorker(SimpleWorker):
         """The next piece of work; None when there is none left to wait for."""
         self.set_state(WorkerStatus.IDLE)
         if timeout is None:  # burst
-            self.patiently(self.claim)
+            while not self.patiently(self.claim) and self.held:  # ends are still being written
+                time.sleep(0.01)
         idle_since = time.monotonic()
         while not self._stop_requested:
             message = self.next_message(0.0 if timeout is None else IDLE_WAKE_S)
@@ -209,6 +212,8 @@ class BatchWorker(SimpleWorker):
         self.set_state(WorkerStatus.BUSY)
         self.handle(job)
         while not self._stop_requested:
+            if self.burst:
+                self.patiently(self.claim)
             while message := self.next_message(0.0):
                 self.handle(message)
             if not self.has_work():

@@ -19,7 +19,7 @@ from workers.store import Claimed, Store
 
 log = logger("queue")
 ROUND_S: Final = 1.0
-MAINTENANCE_S: Final = 10.0
+MAINTENANCE_S: Final = 10.0  # or the time of a lease, when that is shorter
 STUCK_LEASES: Final = 4  # a worker that has not moved for so many lease times ends itself
 STUCK_EXIT: Final = 75  # EX_TEMPFAIL: its keeper starts it again
 
@@ -66,7 +66,7 @@ class Bookkeeper(threading.Thread):
             if now >= beat_at and self.attempt(self.beat):
                 beat_at = now + self.beat_s
             if now >= maintain_at and self.attempt(self.tidy):
-                maintain_at = now + MAINTENANCE_S
+                maintain_at = now + min(MAINTENANCE_S, self.store.lease_s)
 
     def attempt(self, call: Callable[[], None]) -> bool:
         """False when the store did not answer; said once per outage."""
