@@ -29,13 +29,15 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
+PORTS = {"LOCKSTEP_PORT": str(free_port()), "LOCKSTEP_STORE_PORT": str(free_port())}
+
+
 def start_node(home: Path) -> tuple["subprocess.Popen[str]", float]:
     """The node, ready, and the seconds that took."""
-    ports = {"LOCKSTEP_PORT": str(free_port()), "LOCKSTEP_STORE_PORT": str(free_port())}
     began = time.monotonic()
     node = subprocess.Popen(
         [sys.executable, "-m", "ingest.command.start"], cwd=ROOT, text=True,
-        env={**os.environ, "LOCKSTEP_HOME": str(home), **ports},
+        env={**os.environ, "LOCKSTEP_HOME": str(home), **PORTS},
         stdout=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     assert node.stdout is not None
@@ -43,6 +45,15 @@ def start_node(home: Path) -> tuple["subprocess.Popen[str]", float]:
         if line.startswith("Lockstep is ready"):
             return node, time.monotonic() - began
     raise SystemExit(f"the node did not start: exit code {node.wait()}")
+
+
+def ask(home: Path) -> None:
+    """One request, so that the weights are in memory: a node that never worked is no node."""
+    lockstep = [sys.executable, "-m", "ingest.command.main", "enqueue", "Hello", "--wait"]
+    subprocess.run(
+        [*lockstep, "--max-tokens", "20"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL,
+        env={**os.environ, "LOCKSTEP_HOME": str(home), **PORTS},
+    )  # fmt: skip
 
 
 def stop_node(node: "subprocess.Popen[str]") -> float:
@@ -115,6 +126,7 @@ def measure(home: Path, seconds: float, settle_s: float) -> dict[str, Any]:
     first_stop_s = stop_node(node)
     node, warm_s = start_node(home)
     try:
+        ask(home)
         time.sleep(settle_s)
         rows = idle(node.pid, seconds)
     finally:
