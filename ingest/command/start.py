@@ -22,13 +22,14 @@ ROOT = Path(__file__).parents[2]
 POLL_S = 0.2
 PATIENCE_S = 120.0  # then we say how to find out what is wrong
 STOP_S = 6.0  # honcho itself kills after 5
+ASKED = (130, 143)  # honcho's exit codes after a signal of its own
 
 
 class Stop(Exception):
-    """SIGTERM came; Ctrl-C comes as KeyboardInterrupt."""
+    """A person, or whoever started us, asked for the end."""
 
 
-def on_term(_number: int, _frame: object) -> None:
+def on_signal(_number: int, _frame: object) -> None:
     raise Stop
 
 
@@ -36,13 +37,14 @@ def main(arguments: list[str]) -> int:
     if arguments == ["prepare"]:
         return prepare()
     began = time.monotonic()
-    signal.signal(signal.SIGTERM, on_term)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
     try:
         prepared = subprocess.run(
             [sys.executable, "-m", "ingest.command.start", "prepare"],
             cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
-    except (KeyboardInterrupt, Stop):
+    except Stop:
         return 0
     if prepared.returncode:
         return prepared.returncode
@@ -59,8 +61,9 @@ def run(node: dict[str, Any], began: float) -> int:
     try:
         if wait_until_ready(node, honcho):
             print(ready_lines(node, time.monotonic() - began), flush=True)
-        return honcho.wait() or 1  # nobody asked for it
-    except (KeyboardInterrupt, Stop):
+        code = honcho.wait()
+        return 0 if code in ASKED else code or 1
+    except Stop:
         return stop(honcho)
 
 
