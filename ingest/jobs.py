@@ -30,6 +30,7 @@ SHOWN: Final[tuple[str, ...]] = (
     *("finish_reason", "digest", "ttft_ms", "tpot_ms", "queue_ms", "arrival_ms", "queued_ms"),
     *("started_ms", "ended_ms", "deadline_ms", "metadata", "webhook_url"),
 )
+WEBHOOK_SHOWN: Final = ("url", "state", "attempts", "last_status", "last_error", "next_at")
 
 
 @routes.post("/v1/jobs")
@@ -61,7 +62,13 @@ async def schema() -> Response:
 @routes.get("/v1/jobs/{request_id}")
 async def show(request_id: str, request: Request) -> Response:
     """The job's status, and its result once it has one."""
-    return json_response(job_object(await find(request.app.state.desk, request_id)))
+    desk: Desk = request.app.state.desk
+    job = await find(desk, request_id)
+    answer = job_object(job)
+    if "webhook_url" in job:
+        webhook = await run_sync(desk.store.webhook, request_id)
+        answer["webhook"] = {name: webhook[name] for name in WEBHOOK_SHOWN if name in webhook}
+    return json_response(answer)
 
 
 @routes.delete("/v1/jobs/{request_id}")

@@ -31,6 +31,7 @@ from workers.wire import (
     end_fields,
     parse_entry,
     parse_job,
+    parse_webhook,
     request_fields,
     token_entry_id,
     token_fields,
@@ -287,10 +288,10 @@ class Store:
         raw = cast(dict[bytes, bytes], self.redis.hgetall(self.keys.job(request_id)))
         return {"id": request_id, **parse_job(raw)} if raw else None
 
-    def webhook(self, request_id: str) -> dict[str, str]:
+    def webhook(self, request_id: str) -> dict[str, Any]:
         """What is known of a request's webhook: url, state, attempts, ...; empty: it has none."""
-        raw = cast(dict[bytes, bytes], self.redis.hgetall(self.keys.webhook(request_id)))
-        return {key.decode(): value.decode("utf-8", "replace") for key, value in raw.items()}
+        raw = self.redis.hgetall(self.keys.webhook(request_id))
+        return parse_webhook(cast(dict[bytes, bytes], raw))
 
     def tokens(
         self, request_id: str, after: str = "0-0"

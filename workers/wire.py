@@ -302,6 +302,20 @@ def parse_job(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
     return job
 
 
+WEBHOOK_INTS: Final = frozenset(
+    ("attempts", "failures", "last_status", "last_ms", "next_at", "created_ms")
+)
+
+
+def parse_webhook(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """A webhook's hash with Python's types; last_status is None when nothing answered."""
+    webhook: dict[str, Any] = {}
+    for key, value in raw.items():
+        name, text = key.decode(), value.decode("utf-8", "replace")
+        webhook[name] = (int(text) if text else None) if name in WEBHOOK_INTS else text
+    return webhook
+
+
 class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     """What a pool says of itself, every second; gone when it stops saying so.
 

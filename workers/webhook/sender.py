@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from workers.store import Store
 from workers.webhook.deliver import Outcome, Way, attempt
@@ -40,7 +40,7 @@ class Sender:
         self.store, self.home, self.configured_secret = store, home, configured_secret
         self.way, self.now = way, now
 
-    def send(self, request_id: str, webhook: Mapping[str, str]) -> Sent:
+    def send(self, request_id: str, webhook: Mapping[str, Any]) -> Sent:
         """webhook: the fields of lockstep:webhook:ID. Raises redis errors."""
         if "url" not in webhook:
             return Sent(Outcome("dead", error=GONE), b"")

@@ -63,7 +63,7 @@ class WebhookWorker(BatchWorker):
         super().bootstrap(*arguments, **options)
         threading.Thread(target=self._keep_time, daemon=True, name="clock").start()
 
-    def prepare(self, item: Claimed) -> dict[str, str]:
+    def prepare(self, item: Claimed) -> dict[str, Any]:
         return self.store.webhook(request_id_of(item.job_id))
 
     def start(self, item: Claimed, prepared: Any) -> None:
@@ -96,7 +96,7 @@ class WebhookWorker(BatchWorker):
 
     # --- one attempt, in its thread ---
 
-    def _fly(self, item: Claimed, webhook: Mapping[str, str]) -> None:
+    def _fly(self, item: Claimed, webhook: Mapping[str, Any]) -> None:
         begin = time.monotonic()
         try:
             self._attempt(item, webhook)
@@ -108,7 +108,7 @@ class WebhookWorker(BatchWorker):
             self.landed.put((item.execution_id, time.monotonic() - begin))
             self.inbox.put(Stop())  # wakes the main thread
 
-    def _attempt(self, item: Claimed, webhook: Mapping[str, str]) -> None:
+    def _attempt(self, item: Claimed, webhook: Mapping[str, Any]) -> None:
         request_id = request_id_of(item.job_id)
         try:
             sent = self.patiently(lambda: self.sender.send(request_id, webhook))
@@ -117,7 +117,7 @@ class WebhookWorker(BatchWorker):
         except Exception as error:  # whatever a webhook holds, it must not stay here for ever
             log.exception("an attempt failed in an unforeseen way", job=item.job_id)
             sent = Sent(Outcome("retry", error=f"{type(error).__name__}: {error}"[:300]), b"")
-        tries = int(webhook.get("failures") or 0) + 1
+        tries = webhook.get("failures", 0) + 1
         delay = delay_s(tries, self.schedule, sent.outcome.retry_after_s, self.draw)
         state = self._written(item, lambda: self.outbox.end(item, sent.outcome, sent.body, delay))
         log.info(

@@ -122,7 +122,7 @@ def test_a_webhook_is_posted_again_under_its_old_id(store, capsys):
     code, answer = asked(capsys, "replay", "r-1")
     assert (code, answer["replayed"][0]["as"]) == (0, "msg_r-1_failed")
     webhook = store.webhook("r-1")
-    assert (webhook["state"], webhook["attempts"], webhook["failures"]) == ("pending", "1", "0")
+    assert (webhook["state"], webhook["attempts"], webhook["failures"]) == ("pending", 1, 0)
     (item,) = store.claim("webhooks", "w1", 1)
     assert item.job_id == "wh-r-1-2"
     assert asked(capsys, "list", "--kind", "webhook")[1] == {"dead": []}
