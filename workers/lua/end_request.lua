@@ -19,6 +19,15 @@ local function wanted(events, status)
   return not events or events == '' or string.find(',' .. events .. ',', ',' .. status .. ',', 1, true)
 end
 
+-- One attempt of a webhook, as an RQ job. It stays among those that wait, so that webhook_due.lua finds it again
+-- should its RQ job get lost (`rq empty`, Job.cancel, Job.delete).
+local WEBHOOK_LOOK_MS = 3600 * 1000
+local function queue_attempt(id, number)
+  rq_push('wh-' .. id .. '-' .. number, 'webhooks', 'workers.jobs.deliver', id)
+  redis.call('ZADD', P .. ':webhooks:due', NOW_MS + WEBHOOK_LOOK_MS, id)
+  redis.call('EXPIRE', P .. ':webhooks:due', KEEP_S)
+end
+
 -- The first attempt of the webhook, as an RQ job; workers/webhook does the rest. Its body is made from the job's
 -- hash (workers/webhook/event.py), so both hashes stay until it is delivered or dead.
 local function queue_webhook(id, status)
@@ -28,7 +37,7 @@ local function queue_webhook(id, status)
   redis.call('HSET', key, 'url', target[1], 'secret_id', target[2] or 'default', 'status', status,
     'state', 'pending', 'attempts', 0, 'failures', 0, 'created_ms', NOW_MS)
   redis.call('EXPIRE', key, KEEP_S)
-  rq_push('wh-' .. id .. '-1', 'webhooks', 'workers.jobs.deliver', id)
+  queue_attempt(id, 1)
   return KEEP_S
 end
 
@@ -65,6 +74,7 @@ local function webhook_dead(id, reason, code, body)
   if not known[1] then return end
   redis.call('HSET', key, 'state', 'dead', 'last_error', reason)
   redis.call('HDEL', key, 'next_at')
+  redis.call('ZREM', P .. ':webhooks:due', id)
   redis.call('EXPIRE', key, RESULT_TTL_S)
   redis.call('EXPIRE', job_key(id), RESULT_TTL_S)
   dead_letter('kind', 'webhook', 'id', id, 'tenant', redis.call('HGET', job_key(id), 'tenant') or '',

@@ -2,15 +2,31 @@
 --
 -- KEYS[1] webhooks that wait, by due ms   KEYS[2] queue
 -- ARGV[5] how many at most
--- returns {how many went, ms until the next one is due or -1}
+-- returns {how many were looked at, ms until the next look or -1}
 -- include names
 -- include rq_job
+-- include end_request
+-- include lease
+
+-- Whether the RQ job of an attempt is where it should be; those that are not were lost to RQ's own commands.
+local function is_under_way(job_id)
+  local job = redis.call('HMGET', rq_key(job_id), 'status', 'execution')
+  if job[1] == 'started' then return has_lease('webhooks', job_id, job[2]) end
+  return job[1] == 'queued' and redis.call('LPOS', KEYS[2], job_id) and true or false
+end
+
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', NOW_MS, 'LIMIT', 0, tonumber(ARGV[5]))
 for _, id in ipairs(due) do
-  redis.call('ZREM', KEYS[1], id)
-  local webhook = redis.call('HMGET', P .. ':webhook:' .. id, 'state', 'attempts')
-  if webhook[1] == 'pending' then
-    rq_push('wh-' .. id .. '-' .. (tonumber(webhook[2]) + 1), 'webhooks', 'workers.jobs.deliver', id)
+  local key = P .. ':webhook:' .. id
+  local webhook = redis.call('HMGET', key, 'state', 'attempts')
+  local number = tonumber(webhook[2] or 0) + 1
+  if webhook[1] ~= 'pending' then
+    redis.call('ZREM', KEYS[1], id)
+  elseif is_under_way('wh-' .. id .. '-' .. number) then
+    redis.call('ZADD', KEYS[1], NOW_MS + WEBHOOK_LOOK_MS, id)
+  else
+    redis.call('HDEL', key, 'next_at')
+    queue_attempt(id, number)
   end
 end
 local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')

@@ -36,6 +36,7 @@ rq_end(job_id, verdict == 'delivered' and 'finished' or 'failed')
 if verdict == 'delivered' then
   redis.call('HSET', KEYS[1], 'state', 'delivered')
   redis.call('HDEL', KEYS[1], 'next_at', 'body')
+  redis.call('ZREM', KEYS[2], id)
   redis.call('EXPIRE', KEYS[1], RESULT_TTL_S)
   redis.call('EXPIRE', job_key(id), RESULT_TTL_S)
 elseif verdict == 'retry' then

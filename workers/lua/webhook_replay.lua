@@ -6,6 +6,7 @@
 -- returns "queued", "unknown" (no such dead letter any more) or the state that forbids it
 -- include names
 -- include rq_job
+-- include end_request
 if #redis.call('XRANGE', KEYS[1], ARGV[5], ARGV[5]) == 0 then return 'unknown' end
 local state = redis.call('HGET', KEYS[2], 'state')
 if state and state ~= 'dead' then return state end
@@ -13,6 +14,6 @@ redis.call('HSET', KEYS[2], 'url', ARGV[7], 'secret_id', ARGV[8], 'status', ARGV
   'attempts', ARGV[10], 'failures', 0, 'body', ARGV[11])
 redis.call('EXPIRE', KEYS[2], KEEP_S)
 redis.call('EXPIRE', job_key(ARGV[6]), KEEP_S)
-rq_push('wh-' .. ARGV[6] .. '-' .. (tonumber(ARGV[10]) + 1), 'webhooks', 'workers.jobs.deliver', ARGV[6])
+queue_attempt(ARGV[6], tonumber(ARGV[10]) + 1)
 redis.call('XDEL', KEYS[1], ARGV[5])
 return 'queued'

@@ -5,7 +5,8 @@
                                                ▼                                          ▼
                     RQ job wh-ID-2 ◄─due── lockstep:webhooks:due                   RQ job wh-ID-N
 
-Every arrow is one script; the ends of an attempt are fenced by its lease.
+Every arrow is one script; the ends of an attempt are fenced by its lease. A pending webhook is in
+the sorted set at all times: while its RQ job waits or runs, an hour ahead, as a safety net.
 """
 
 from typing import Any, Final, cast
@@ -24,9 +25,9 @@ class Outbox:
         self.store, self.keys = store, store.keys
 
     def queue_due(self) -> float | None:
-        """Queue the attempts whose time has come.
+        """Queue the attempts whose time has come, and those whose RQ job got lost.
 
-        Gives the seconds until the next one, None when none waits.
+        Gives the seconds until the next look is due, None when no webhook is pending.
         """
         keys = [self.keys.webhooks_due, self.keys.webhook_queue]
         while True:

@@ -83,8 +83,9 @@ def test_when_it_is_due_the_next_attempt_is_an_rq_job_of_its_own(store, outbox):
     end_a_request(store, URL)
     outbox.end(claim(store), FAILED, delay_s=0)
     store.redis.delete(store.keys.bell("webhooks"))
-    assert outbox.queue_due() is None
+    outbox.queue_due()
     assert waiting(store) == ["wh-r-1-2"]
+    assert "next_at" not in store.webhook("r-1")
     assert store.redis.llen(store.keys.bell("webhooks")) == 1
     outbox.end(claim(store), DELIVERED)
     assert store.webhook("r-1")["attempts"] == 2
@@ -99,6 +100,40 @@ def test_results_stay_while_their_webhook_waits(store, outbox):
     outbox.end(claim(store), FAILED, delay_s=3600)
     for key in (store.keys.webhook("r-1"), store.keys.job("r-1"), store.keys.webhooks_due):
         assert store.redis.ttl(key) > 8 * 86400
+
+
+LOST = {
+    "emptied": lambda redis, keys: redis.delete(keys.webhook_queue),
+    "removed": lambda redis, keys: redis.lrem(keys.webhook_queue, 0, "wh-r-1-1"),
+    "deleted": lambda redis, keys: redis.delete(keys.webhook_queue, keys.rq_job("wh-r-1-1")),
+    "marked": lambda redis, keys: redis.hset(keys.rq_job("wh-r-1-1"), "status", "canceled"),
+}
+
+
+@pytest.mark.parametrize("fault", LOST.values(), ids=LOST)
+def test_a_webhook_whose_rq_job_was_lost_is_found_again(store, outbox, fault):
+    """As `rq empty`, Job.cancel or Job.delete leave it; looked at an hour later."""
+    end_a_request(store, URL)
+    fault(store.redis, store.keys)
+    assert 3590 < outbox.queue_due() <= 3600
+    store.redis.zadd(store.keys.webhooks_due, {"r-1": 1})
+    outbox.queue_due()
+    assert set(waiting(store)) == {"wh-r-1-1"}
+    assert claim(store).job_id == "wh-r-1-1"
+
+
+def test_an_attempt_that_waits_or_runs_is_not_doubled(store, outbox):
+    end_a_request(store, URL)
+    for _ in range(2):
+        store.redis.zadd(store.keys.webhooks_due, {"r-1": 1})
+        assert 3590 < outbox.queue_due() <= 3600
+        assert waiting(store) == ["wh-r-1-1"]
+    item = claim(store)
+    store.redis.zadd(store.keys.webhooks_due, {"r-1": 1})
+    assert 3590 < outbox.queue_due() <= 3600
+    assert waiting(store) == []
+    assert outbox.end(item, DELIVERED) == "delivered"
+    assert outbox.queue_due() is None
 
 
 def test_many_due_webhooks_all_go(store, outbox):
