@@ -32,7 +32,7 @@ COMMANDS: Final[Mapping[str, Place]] = {
     "eval": Place("eval", "eval_command", "logits or perplexity of a model, without a node"),
     "verify": Place("verify", "verify_command", "compute an answer again and prove it equal"),
     "doctor": Place("doctor", "doctor_command", "what is wrong with this node, and what to do"),
-    "bench": Place("bench", "app", "measure speed, beside a peer"),
+    "bench": Place("bench.app", "app", "measure speed, beside a peer"),
 }
 
 USAGE_TEXT: Final = """\

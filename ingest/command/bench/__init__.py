@@ -1,0 +1,1 @@
+"""lockstep bench: what is measured, and the processes that are measured."""

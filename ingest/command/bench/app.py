@@ -1,0 +1,135 @@
+"""`lockstep bench`: its commands and their tables."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from typer import Option
+
+from ingest.command.bench import cpu as bench_cpu
+from ingest.command.bench import serve as bench_serve
+from ingest.command.failure import USAGE, Failure
+from workers.settings import settings
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, help="Measure speed, beside a peer.")
+AsJson = Annotated[bool, Option("--json", help="Print one JSON object with `rows`.")]
+
+
+@app.command()
+def cpu(
+    model: Annotated[str | None, Option(help="Absent: LOCKSTEP_MODEL.")] = None,
+    threads: Annotated[int, Option(min=0, help="0: LOCKSTEP_THREADS, or one per core.")] = 0,
+    sessions: Annotated[str, Option(help="Numbers of sessions, comma-separated.")] = "1,2,4,8,16",
+    prompt_tokens: Annotated[int, Option(min=1, help="Of each prefilled prompt.")] = 256,
+    context_tokens: Annotated[int, Option(min=1, help="Before the decoded tokens.")] = 64,
+    steps: Annotated[int, Option(min=1, help="Decode steps.")] = 32,
+    rounds: Annotated[int, Option(min=1, help="How often each case is measured.")] = 3,
+    peer: Annotated[
+        bool | None, Option("--peer/--no-peer", help="llama.cpp beside us; absent: if installed.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tokens/s of prefill and decode on the CPU, beside llama.cpp on the same file and threads."""
+    with_peer = bench_cpu.has_peer() if peer is None else peer
+    if with_peer and not bench_cpu.has_peer():
+        raise Failure("--peer: llama-cpp-python is not installed: make bench-peers", USAGE)
+    folder = model_folder(model or settings().model)
+    plan = bench_cpu.Plan(
+        folder=folder,
+        gguf=folder / "model.gguf",
+        threads=threads or settings().num_threads,
+        sessions=numbers(sessions),
+        prompt_tokens=prompt_tokens,
+        context_tokens=context_tokens,
+        steps=steps,
+        rounds=rounds,
+    )
+    if with_peer and not plan.gguf.exists():
+        raise Failure(f"{plan.gguf} is not there, and the peer reads it: --no-peer", USAGE)
+    with bar() as shown:
+        task = shown.add_task("loading", total=None)
+        found = bench_cpu.measure(
+            plan,
+            with_peer,
+            lambda what, done, total: shown.update(
+                task, description=what, completed=done, total=total
+            ),
+        )
+    found["model"] = folder.name
+    print(json.dumps(found)) if as_json else show_cpu(found)
+
+
+@app.command()
+def serve(
+    requests: Annotated[int, Option(min=16, help="Requests of one token.")] = 400,
+    tokens: Annotated[int, Option(min=16, help="Output tokens of a long answer.")] = 256,
+    sessions: Annotated[int, Option(min=1, help="Clients at once.")] = 16,
+    step_ms: Annotated[float, Option(min=0.0, help="Time of a step that computes nothing.")] = 10.0,
+    as_json: AsJson = False,
+) -> None:
+    """What the node itself costs, in microseconds a request and a token: HTTP, queue, store.
+
+    Starts a node of its own whose engine computes nothing.
+    """
+    plan = bench_serve.Plan(requests=requests, tokens=tokens, sessions=sessions, step_ms=step_ms)
+    folder = model_folder(settings().model)
+    with bar() as shown:
+        task = shown.add_task("starting", total=None)
+        found = bench_serve.measure(plan, folder, lambda what: shown.update(task, description=what))
+    print(json.dumps(found)) if as_json else show_serve(found)
+
+
+def model_folder(name: str) -> Path:
+    """The model's folder. Raises Failure."""
+    from workers.model import catalog
+    from workers.model.config import BadModel
+
+    try:
+        return catalog.ensure(settings().home, name, progress=None)
+    except BadModel as error:
+        raise Failure(str(error)) from None
+
+
+def numbers(text: str) -> list[int]:
+    """Positive numbers out of "1,2,4". Raises Failure."""
+    parts = text.split(",")
+    if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise Failure(f"--sessions: must be numbers like 1,2,4, got {text!r}", USAGE)
+    return sorted({int(part) for part in parts})
+
+
+def bar() -> Progress:
+    """A progress bar on stderr; stdout is the answer."""
+    columns = (TextColumn("{task.description:>28}"), BarColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def show_cpu(found: dict[str, Any]) -> None:
+    peer = found["peer"]
+    title = f"{found['model']}, {found['threads']} threads, tokens/s (medians)"
+    names = ["ours", f"{peer['name']} {peer['version']}", "ratio"] if peer else ["ours"]
+    table = Table("phase", "sessions", *names, title=title, title_justify="left")
+    for row in found["rows"]:
+        values = [row[name] for name in ("ours", "peer", "ratio") if name in row]
+        table.add_row(row["case"], str(row["sessions"]), *(f"{v:.2f}" for v in values))
+    console = Console()
+    console.print(table)
+    if peer:
+        console.print(peer.get("note", ""), peer["system"])
+
+
+def show_serve(found: dict[str, Any]) -> None:
+    latency = Table("latency of a one-token request, µs", "p50", "p99")
+    cost = Table("CPU time, µs", "a request", "a token")
+    for row in found["rows"]:
+        if row["case"] == "latency":
+            latency.add_row(row["path"], f"{row['p50']:.0f}", f"{row['p99']:.0f}")
+        else:
+            cost.add_row(row["process"], f"{row['request']:.0f}", f"{row['token']:.1f}")
+    console = Console()
+    console.print(latency)
+    console.print(cost)
