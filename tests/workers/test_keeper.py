@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -303,3 +304,15 @@ def test_home_is_what_the_settings_say(tmp_path, monkeypatch, toml, variable):
     if variable:
         monkeypatch.setenv("LOCKSTEP_HOME", variable)
     assert Path(keeper.home()) == Settings().home
+
+
+def test_each_line_of_the_procfile_is_a_keeper_of_its_name():
+    lines = (ROOT / "Procfile").read_text().splitlines()
+    for line in lines:
+        name, command = line.split(": ")
+        start, module = command.split()[:5], command.split()[7]
+        assert start == ["exec", "python", "-m", "workers.keeper", name]
+        assert find_spec(module) or find_spec(module + ".__main__"), module
+    assert [line.split(":")[0] for line in lines] == [
+        "store", "api", "router", "cpu", "gpu", "webhooks"
+    ]  # fmt: skip
