@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from redis.exceptions import ResponseError
 
 from workers.store import Store
-from workers.wire import GROUP, SLA_CLASSES
+from workers.wire import GROUP, KEEP_S, SLA_CLASSES
 
 RING_BLOCK_S: Final = 1.0  # the router shows that it lives once a second
 ABANDONED_PER_LOOK: Final = 16
@@ -53,6 +53,14 @@ class Consumer:
                 if "BUSYGROUP" not in str(error):
                     raise
         self.heard = dict.fromkeys(SLA_CLASSES, "0-0")
+        self.renew()
+
+    def renew(self) -> None:
+        """Streams expire when no router lives for KEEP_S; a plain XADD does not see to it."""
+        with self.redis.pipeline(transaction=False) as pipeline:
+            for sla in SLA_CLASSES:
+                pipeline.expire(self.store.keys.requests(sla), KEEP_S)
+            pipeline.execute()
 
     def waiting(self) -> dict[str, int]:
         """Messages in each stream, those included that some router holds."""

@@ -26,7 +26,7 @@ from workers.wire import POOLS, PoolLoad
 
 ALIVE_EVERY_S: Final = 1.0
 ALIVE_TTL_S: Final = 5
-ABANDONED_EVERY_S: Final = 5.0
+HOUSEKEEPING_EVERY_S: Final = 5.0
 LOADS_AGE_S: Final = 0.25  # how old a look at the pools may be
 READ_ATTEMPTS: Final = 2  # times max_attempts: then a poison message is not even decoded
 FULL_PAUSE_S: Final = 0.05  # until the pools may have room again
@@ -55,7 +55,7 @@ class Router:
         self.num_handled = 0
         self._loads: list[PoolLoad] = []
         self._loads_at = self._alive_at = float("-inf")
-        self._abandoned_at = time.monotonic()
+        self._housekeeping_at = time.monotonic()
 
     def join(self) -> None:
         """At the start, and again after the store was away: the groups, and what was left over."""
@@ -96,11 +96,12 @@ class Router:
             self.consumer.keep(entry)
 
     def take_over(self) -> None:
-        """What other routers left, or this one under another name."""
+        """What other routers left, or this one under another name; the streams are kept."""
         now = time.monotonic()
-        if now - self._abandoned_at < ABANDONED_EVERY_S:
+        if now - self._housekeeping_at < HOUSEKEEPING_EVERY_S:
             return
-        self._abandoned_at = now
+        self._housekeeping_at = now
+        self.consumer.renew()
         self.handle(self.consumer.abandoned(int(self.store.lease_s * 1000)))
 
     def handle(self, entries: Iterable[Entry]) -> None:

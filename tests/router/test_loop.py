@@ -9,7 +9,7 @@ import pytest
 from router.consumer import RING_BLOCK_S
 from router.loop import BATCHES_QUEUED, Router
 from workers.address import parse_networks
-from workers.wire import GROUP, Request
+from workers.wire import GROUP, KEEP_S, SLA_CLASSES, Request
 
 HOOK = "http://127.0.0.1:9/hook"
 
@@ -218,7 +218,7 @@ def test_a_router_takes_over_what_another_left(store, report, make_router):
     router.turn()
     assert queued(store) == []  # it may still be at it
     time.sleep(store.lease_s + 0.1)
-    router._abandoned_at = float("-inf")
+    router._housekeeping_at = float("-inf")
     router.turn()
     assert queued(store) == [request_id]
 
@@ -285,3 +285,12 @@ def test_the_bell_rings_for_what_came_before_and_consumes_nothing(store, make_ro
 def test_the_router_says_that_it_lives(store, make_router):
     make_router("router-7")
     assert 0 < store.redis.ttl(store.keys.router("router-7")) <= 5
+
+
+def test_the_streams_have_an_expiry_that_a_living_router_renews(store, make_router):
+    router = make_router()
+    assert {store.redis.ttl(store.keys.requests(sla)) for sla in SLA_CLASSES} == {KEEP_S}
+    store.redis.expire(store.keys.requests("batch"), 100)
+    router._housekeeping_at = float("-inf")
+    router.turn()
+    assert store.redis.ttl(store.keys.requests("batch")) == KEEP_S

@@ -51,6 +51,7 @@ while #taken < room and not alone do
     alone = is_pool and attempts >= SUSPECT
     if alone and not (idle and #taken == 0) then
       redis.call('LPUSH', KEYS[1], id)
+      redis.call('EXPIRE', KEYS[1], KEEP_S)
       break
     end
     local execution = ARGV[11 + #taken]

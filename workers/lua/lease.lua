@@ -17,6 +17,7 @@ local function take_lease(queue, worker, id, execution, lease_s)
   local member, score = id .. ':' .. execution, NOW_S + lease_s + LEASE_SLACK_S
   local keep_s, mine = math.ceil(lease_s + LEASE_SLACK_S), RQ .. ':worker:' .. worker .. ':executions'
   redis.call('ZADD', wip_key(queue), score, member)
+  redis.call('EXPIRE', wip_key(queue), KEEP_S)
   redis.call('HSET', RQ .. ':execution:' .. member, 'id', execution, 'job_id', id, 'created_at', NOW_S,
     'last_heartbeat', NOW_S, 'worker_name', worker)
   redis.call('EXPIRE', RQ .. ':execution:' .. member, keep_s)
@@ -92,6 +93,7 @@ local function put_back(queue, id, max_attempts, unburnt)
   if redis.call('HEXISTS', rq_key(id), 'data') == 0 then rq_create(id, queue, 'workers.jobs.generate', id) end
   redis.call('HSET', rq_key(id), 'status', 'queued', 'worker_name', '')
   redis.call('LPUSH', queue_key(queue), id)
+  redis.call('EXPIRE', queue_key(queue), KEEP_S)
   return true
 end
 

@@ -32,11 +32,13 @@ local function rq_create(id, queue, func, argument)
     'result_ttl', RESULT_TTL_S, 'failure_ttl', RESULT_TTL_S, 'retries_left', 1000000)
   redis.call('EXPIRE', rq_key(id), KEEP_S)
   redis.call('SADD', RQ .. ':queues', queue_key(queue))
+  redis.call('EXPIRE', RQ .. ':queues', KEEP_S)
 end
 
 local function rq_push(id, queue, func, argument)
   rq_create(id, queue, func, argument)
   redis.call('RPUSH', queue_key(queue), id)
+  redis.call('EXPIRE', queue_key(queue), KEEP_S)
   ring(queue)
 end
 
@@ -47,4 +49,5 @@ local function rq_end(id, status)
   redis.call('HSET', rq_key(id), 'status', status, 'ended_at', rq_now())
   redis.call('EXPIRE', rq_key(id), RESULT_TTL_S)
   redis.call('ZADD', RQ .. ':' .. status .. ':' .. queue, SECONDS + RESULT_TTL_S, id)
+  redis.call('EXPIRE', RQ .. ':' .. status .. ':' .. queue, math.max(KEEP_S, RESULT_TTL_S))
 end
