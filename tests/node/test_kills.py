@@ -74,3 +74,20 @@ def test_the_api_is_killed_while_its_jobs_run(node, undisturbed):
     assert [finished_once(node, request_id) for request_id in ids] == undisturbed
     wait_for(node.is_ready, "ready again")
     assert httpx.get(f"{node.url}/v1/jobs/{ids[0]}").json()["text"] == undisturbed[0][1]
+
+
+def test_the_store_is_killed_in_mid_generation(node, undisturbed):
+    ids = [submit(node, n) for n in range(len(LENGTHS))]
+    wait_for(lambda: all(node.num_tokens(request_id) > 5 for request_id in ids), "tokens")
+    node.kill_program("store")
+    wait_for(node.is_ready, "ready again")
+    assert [finished_once(node, request_id) for request_id in ids] == undisturbed
+
+
+def test_the_webhook_worker_is_killed_while_webhooks_go_out(node, receiver):
+    ids = [
+        node.add("prompt", "Hi", "max_tokens", "2", "webhook_url", receiver.url) for _ in range(20)
+    ]
+    wait_for(lambda: any(receiver.of(request_id) for request_id in ids), "a first webhook")
+    node.kill_program("webhooks")
+    assert all(len(webhook_ids) == 1 for webhook_ids in webhooks_of(receiver, ids))
