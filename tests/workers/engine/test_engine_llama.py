@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.cpu.host import CpuOps
-from tests.workers.engine.conftest import GOLDEN
 from tests.workers.engine.fake import ids_of, make_request, no_layer
 from tests.workers.engine.test_law_one import same
 from workers.engine.engine import Engine
@@ -20,6 +19,7 @@ from workers.engine.limits import EngineLimits
 from workers.model.build import load_model
 from workers.text.text_model import TextModel
 
+GOLDEN = Path(__file__).parents[2] / "golden"
 NUM_REQUESTS = 16
 MAX_STEP_TOKENS = 400
 
@@ -70,8 +70,8 @@ class Machine:
 
 
 @pytest.fixture(scope="module")
-def machine(llama_folder) -> Machine:
-    return Machine(llama_folder)
+def machine(tiny_home) -> Machine:
+    return Machine(tiny_home / "models" / "tiny_llama")
 
 
 def test_the_judge_has_something_to_say(machine):
