@@ -27,7 +27,7 @@
 #include "pool.h"
 #include "vector.h"
 
-enum { COLUMNS = 4, WORDS = 4 };
+enum { COLUMNS = 4, WORDS = 4, CHUNK = 64, AHEAD = 4096 };
 
 typedef struct {
     float *out;
@@ -111,23 +111,138 @@ ALWAYS void tile_columns(const matmul_job *j, const uint8_t *tile, float total[C
     }
 }
 
+/* A stripe of one tile, unpacked once for all tokens: nibbles as bytes, halves as floats. */
+typedef struct {
+    _Alignas(64) uint8_t quads[STRIPE_BLOCKS][QUANT_BLOCK / 4][4 * TILE_ROWS]; /* 4 columns of 16 rows */
+    float d[STRIPE_BLOCKS][TILE_ROWS], m[STRIPE_BLOCKS][TILE_ROWS];
+} stripe;
+
+ALWAYS void unpack_stripe(stripe *to, const uint8_t *units, long blocks, const int has_min) {
+    const __m256i low = _mm256_set1_epi8(15);
+    for (long b = 0; b < blocks; b++, units += has_min ? 320 : 288) {
+        for (int i = 0; i < 5; i++) _mm_prefetch(units + AHEAD + 64 * i, _MM_HINT_T0); /* a unit, or more */
+        for (int h = 0; h < 2; h++) {
+            _mm256_store_ps(to->d[b] + 8 * h, load_halves(units + 16 * h));
+            if (has_min) _mm256_store_ps(to->m[b] + 8 * h, load_halves(units + 32 + 16 * h));
+            for (int i = 0; i < WORDS; i++) {
+                const uint8_t *word = units + (has_min ? 64 : 32) + 64 * i + 32 * h;
+                const __m256i w = _mm256_loadu_si256((const __m256i *)word);
+                const __m256i high = _mm256_and_si256(_mm256_srli_epi16(w, 4), low);
+                _mm256_store_si256((__m256i *)(to->quads[b][i] + 32 * h), _mm256_and_si256(w, low));
+                _mm256_store_si256((__m256i *)(to->quads[b][i + 4] + 32 * h), high);
+            }
+        }
+    }
+}
+
+/* FIRST and NEXT: s16 += quad . x[4i .. 4i+3]. The sums have names, since gcc 12 leaves an array of them in memory; the
+ * empty asm keeps it from adding the products in a tree, which needs more registers than there are. */
+#define FIRST(c)                                           \
+    if (columns > c) {                                     \
+        const __m256i a = broadcast4(x + c * K);           \
+        low##c = _mm256_maddubs_epi16(w0, a);              \
+        high##c = _mm256_maddubs_epi16(w1, a);             \
+    }
+#define NEXT(c)                                                                \
+    if (columns > c) {                                                         \
+        const __m256i a = broadcast4(x + c * K + 4 * i);                       \
+        low##c = _mm256_add_epi16(low##c, _mm256_maddubs_epi16(w0, a));        \
+        high##c = _mm256_add_epi16(high##c, _mm256_maddubs_epi16(w1, a)); \
+        __asm__("" : "+x"(low##c), "+x"(high##c)); \
+    }
+
+/* acc = fma(float(s), d * scale, acc) and the minimum's term, for rows [8h, 8h + 8) of one block and token. */
+ALWAYS void add_block(float *acc, __m256i s16, const float *d, const float *m, float scale, int32_t sum,
+                      const int has_min) {
+    const __m256i all = _mm256_set1_epi32(sum);
+    __m256i s = _mm256_madd_epi16(s16, _mm256_set1_epi16(1));
+    if (!has_min) s = _mm256_sub_epi32(s, _mm256_slli_epi32(all, 3)); /* (q - 8) . x */
+    const __m256 product = _mm256_mul_ps(_mm256_load_ps(d), SET(scale));
+    __m256 a = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), product, _mm256_load_ps(acc));
+    if (has_min) a = _mm256_fmadd_ps(_mm256_load_ps(m), _mm256_mul_ps(_mm256_cvtepi32_ps(all), SET(scale)), a);
+    _mm256_store_ps(acc, a);
+}
+#define ADD(c)                                                                                              \
+    if (columns > c) {                                                                                      \
+        const float scale = scales[c * row_blocks + b];                                                     \
+        const int32_t sum = sums[c * row_blocks + b];                                                       \
+        add_block(acc[c], low##c, w->d[b], w->m[b], scale, sum, has_min);                                   \
+        add_block(acc[c] + 8, high##c, w->d[b] + 8, w->m[b] + 8, scale, sum, has_min);                      \
+    }
+
+/* One unpacked stripe times `columns` tokens; first_block is its place in the row. */
+ALWAYS void stripe_columns(const matmul_job *j, const stripe *w, float acc[COLUMNS][TILE_ROWS],
+                           long t, long first_block, long blocks, const int columns,
+                           const int has_min) {
+    const long K = j->K, row_blocks = K / QUANT_BLOCK;
+    const int8_t *x = j->x.values + t * K + first_block * QUANT_BLOCK;
+    const float *scales = j->x.scales + t * row_blocks + first_block;
+    const int32_t *sums = j->x.sums + t * row_blocks + first_block;
+    for (int c = 0; c < columns; c++)
+        for (int h = 0; h < 2; h++) _mm256_store_ps(acc[c] + 8 * h, _mm256_setzero_ps());
+    for (long b = 0; b < blocks; b++, x += QUANT_BLOCK) {
+        __m256i low0, low1, low2, low3, high0, high1, high2, high3; /* rows 0..7, 8..15 of token c */
+        __m256i w0 = _mm256_load_si256((const __m256i *)w->quads[b][0]);
+        __m256i w1 = _mm256_load_si256((const __m256i *)(w->quads[b][0] + 32));
+        FIRST(0) FIRST(1) FIRST(2) FIRST(3)
+        for (int i = 1; i < QUANT_BLOCK / 4; i++) {
+            w0 = _mm256_load_si256((const __m256i *)w->quads[b][i]);
+            w1 = _mm256_load_si256((const __m256i *)(w->quads[b][i] + 32));
+            NEXT(0) NEXT(1) NEXT(2) NEXT(3)
+        }
+        ADD(0) ADD(1) ADD(2) ADD(3)
+    }
+}
+
+/* out = acc for the first stripe (0 + acc is acc), out + acc for later ones. */
+ALWAYS void add_stripe(float *out, const float *acc, long rows, int is_first) {
+    if (rows == TILE_ROWS) {
+        for (int h = 0; h < 2; h++) {
+            const __m256 a = _mm256_load_ps(acc + 8 * h);
+            _mm256_storeu_ps(out + 8 * h, is_first ? a : _mm256_add_ps(_mm256_loadu_ps(out + 8 * h), a));
+        }
+    } else {
+        for (long r = 0; r < rows; r++) out[r] = is_first ? acc[r] : out[r] + acc[r];
+    }
+}
+
+/* Tokens of the next group: fours, and an end of 5 as 3 + 2, of 6 as 3 + 3. */
+ALWAYS int group_size(long left) { return left >= 4 && left != 5 && left != 6 ? 4 : left >= 3 ? 3 : (int)left; }
+
+/* Many tokens: the tile stripe by stripe, each unpacked once. */
+ALWAYS void tile_many(const matmul_job *j, const uint8_t *tile, long row, long rows, const int has_min) {
+    const long blocks = j->K / QUANT_BLOCK;
+    _Alignas(32) float acc[COLUMNS][TILE_ROWS];
+    stripe w;
+    for (long begin = 0; begin < blocks; begin += STRIPE_BLOCKS) {
+        const long count = blocks - begin < STRIPE_BLOCKS ? blocks - begin : STRIPE_BLOCKS;
+        unpack_stripe(&w, tile + begin * (has_min ? 320 : 288), count, has_min);
+        for (long t = 0; t < j->T;) {
+            const int columns = group_size(j->T - t);
+            switch (columns) {
+            case 1: stripe_columns(j, &w, acc, t, begin, count, 1, has_min); break;
+            case 2: stripe_columns(j, &w, acc, t, begin, count, 2, has_min); break;
+            case 3: stripe_columns(j, &w, acc, t, begin, count, 3, has_min); break;
+            default: stripe_columns(j, &w, acc, t, begin, count, 4, has_min); break;
+            }
+            for (int c = 0; c < columns; c++, t++)
+                add_stripe(j->out + t * j->R + row, acc[c], rows, begin == 0);
+        }
+    }
+}
+
+/* One token: unpacked in registers on the way from memory. */
+ALWAYS void tile_one(const matmul_job *j, const uint8_t *tile, long row, long rows, const int has_min) {
+    _Alignas(32) float total[COLUMNS][TILE_ROWS];
+    tile_columns(j, tile, total, 0, 1, has_min);
+    __builtin_memcpy(j->out + row, total[0], (size_t)rows * sizeof(float));
+}
+
 ALWAYS void tile_all(const matmul_job *j, long tile_index, const int has_min) {
     const uint8_t *tile = j->w + tile_index * (j->K / QUANT_BLOCK) * (has_min ? 320 : 288);
     const long row = tile_index * TILE_ROWS, rows = j->R - row < TILE_ROWS ? j->R - row : TILE_ROWS;
-    _Alignas(32) float total[COLUMNS][TILE_ROWS];
-    for (long t = 0; t < j->T;) {
-        const long left = j->T - t;
-        const int columns = left >= 4 && left != 5 ? 4 : left >= 3 ? 3 : (int)left; /* 5 is 3 + 2 */
-        switch (columns) {
-            case 1: tile_columns(j, tile, total, t, 1, has_min); break;
-            case 2: tile_columns(j, tile, total, t, 2, has_min); break;
-            case 3: tile_columns(j, tile, total, t, 3, has_min); break;
-            default: tile_columns(j, tile, total, t, 4, has_min); break;
-        }
-        for (int c = 0; c < columns; c++)
-            __builtin_memcpy(j->out + (t + c) * j->R + row, total[c], (size_t)rows * sizeof(float));
-        t += columns;
-    }
+    if (j->T == 1) tile_one(j, tile, row, rows, has_min);
+    else if (j->T > 0) tile_many(j, tile, row, rows, has_min);
 }
 
 static void piece_q4_0(void *job, long begin, long end) {
@@ -138,20 +253,27 @@ static void piece_q4_1(void *job, long begin, long end) {
     for (long tile = begin; tile < end; tile++) tile_all(job, tile, 1);
 }
 
-static void run(matmul_job *job, pool_fn piece, int threads) {
-    const long tiles = (job->R + TILE_ROWS - 1) / TILE_ROWS;
-    const long grain = pool_grain(1 << 18, job->K * TILE_ROWS * job->T); /* a piece of some 5 us */
-    pool_for(threads, tiles, grain, piece, job);
+/* CHUNK tokens over all tiles, then the next ones: their activations stay in the second-level cache. */
+static void run(matmul_job whole, pool_fn piece, int threads) {
+    const long tiles = (whole.R + TILE_ROWS - 1) / TILE_ROWS, blocks = whole.K / QUANT_BLOCK;
+    for (long t = 0; t < whole.T; t += CHUNK) {
+        matmul_job job = whole;
+        job.T = whole.T - t < CHUNK ? whole.T - t : CHUNK;
+        job.out += t * whole.R;
+        job.x.values += t * whole.K;
+        job.x.scales += t * blocks;
+        job.x.sums += t * blocks;
+        const long grain = pool_grain(1 << 18, job.K * TILE_ROWS * job.T); /* some 5 us */
+        pool_for(threads, tiles, grain, piece, &job);
+    }
 }
 
 void matmul_q4_0_avx2(float *out, quantized_rows x, const uint8_t *w, long T, long R, long K,
                       int threads) {
-    matmul_job job = {out, x, w, T, R, K};
-    run(&job, piece_q4_0, threads);
+    run((matmul_job){out, x, w, T, R, K}, piece_q4_0, threads);
 }
 
 void matmul_q4_1_avx2(float *out, quantized_rows x, const uint8_t *w, long T, long R, long K,
                       int threads) {
-    matmul_job job = {out, x, w, T, R, K};
-    run(&job, piece_q4_1, threads);
+    run((matmul_job){out, x, w, T, R, K}, piece_q4_1, threads);
 }
