@@ -31,6 +31,7 @@ BAD_CONFIG, BAD_CONFIG_DELAY_S = 78, 5.0  # EX_CONFIG: trying again soon cannot 
 DRAIN_S, KILL_S = 3.0, 0.4  # for SIGTERM, then for SIGKILL to be seen
 STORE_DRAIN_S = 0.4  # the store has only a file to sync
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+NOT_STARTED = 127  # what a shell says of a command it cannot find
 LOCK_S = 5.0  # an earlier keeper of this name may still be stopping
 
 
@@ -60,17 +61,24 @@ def ending(code: int) -> str:
 
 
 def start_program(program: list[str]) -> int:
-    """Process id of the program, in a session of its own, killed by the kernel when we die."""
+    """Process id of the program, in a session of its own, killed by the kernel when we die.
+
+    Raises OSError when there can be no more processes.
+    """
     keeper = os.getpid()
     signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)  # one for the child must not meet our handler
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
+        raise
     if pid == 0:
         try:
             become(program, keeper)
         except OSError as error:
             say("error", f"cannot start {program[0]}: {error.strerror}")
         finally:
-            os._exit(127)
+            os._exit(NOT_STARTED)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
     return pid
 
@@ -191,20 +199,28 @@ class Keeper:
         delay_s, restarts = 0.0, 0
         while not self.asked.yes:
             began = time.monotonic()
-            pid = start_program(self.program)
-            self.report("running", pid=pid, restarts=restarts, started_ms=int(time.time() * 1000))
-            code = self.watch(pid)
+            code = self.live(restarts)
             if code is None or self.asked.yes:
                 break
             lived_s = time.monotonic() - began
             delay_s, restarts = next_delay(delay_s, lived_s, code), restarts + 1
             last = {"how": ending(code), "code": code, "lived_s": round(lived_s, 1)}
             self.report("waiting", pid=None, last_exit=last | {"at_ms": int(time.time() * 1000)})
-            say("warning", f"{self.name} ended ({ending(code)}) after {lived_s:.1f} s; starts again"
-                f" in {delay_s:g} s")  # fmt: skip
+            what = f"{self.name} ended ({ending(code)}) after {lived_s:.1f} s"
+            say("warning", f"{what}; starts again in {delay_s:g} s")
             self.asked.wait(None, delay_s)
         self.report("stopped", pid=None)
         return 0
+
+    def live(self, restarts: int) -> int | None:
+        """Run the program once: its exit code, or None when we were asked and ended it."""
+        try:
+            pid = start_program(self.program)
+        except OSError as error:  # out of memory, or of processes
+            say("error", f"cannot start {self.name}: {error.strerror}")
+            return NOT_STARTED
+        self.report("running", pid=pid, restarts=restarts, started_ms=int(time.time() * 1000))
+        return self.watch(pid)
 
     def watch(self, pid: int) -> int | None:
         """The program's exit code when it ended by itself, None when we were asked and ended it."""
@@ -273,12 +289,14 @@ def main(arguments: list[str]) -> int:
         return 2
     name, *program = arguments
     folder = os.path.join(home(), "run")
-    os.makedirs(folder, exist_ok=True)
-    if not only_keeper(name, folder):
-        say(
-            "error",
-            f"{name} already runs from {folder}: stop that node or set another LOCKSTEP_HOME",
-        )
+    try:
+        os.makedirs(folder, exist_ok=True)
+        alone = only_keeper(name, folder)
+    except OSError as error:
+        say("error", f"cannot write in {folder}: {error.strerror}; set LOCKSTEP_HOME to another")
+        return 1
+    if not alone:
+        say("error", f"{name} already runs from {folder}: stop it, or set another LOCKSTEP_HOME")
         return 1
     return Keeper(name, program, folder).run()
 

@@ -275,6 +275,14 @@ def test_a_program_that_is_not_there_is_said_in_one_line_each_time(node):
     assert "cannot start no-such-program: No such file or directory" in stop(started)
 
 
+def test_a_home_that_cannot_be_written_is_said_in_one_line(node):
+    (node.home / "run").write_text("no folder")
+    started = node.keep("a", PATIENT)
+    _, said = started.communicate(timeout=WAIT_S)
+    assert started.returncode == 1
+    assert "LOCKSTEP_HOME" in said and len(said.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     "before_s, lived_s, code, expected_s",
     [
