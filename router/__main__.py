@@ -1,7 +1,7 @@
 """The router process: `python -m router [NAME]` reads the request streams until SIGTERM.
 
-NAME is the consumer's, and should be the same after a restart; it is the host's by default. Give
-several routers of one host a name each.
+NAME is the consumer's: the same after a restart, and no other router's. By default it is made of
+the host and LOCKSTEP_HOME; give several routers of one home a name each.
 
 It waits for the store, and when the store goes away it waits again: what it had read stays pending
 there. A signal ends it at once while it waits, else after the message it is at.
@@ -15,6 +15,7 @@ import time
 from types import FrameType
 from typing import Final
 
+import xxhash
 from redis.exceptions import RedisError
 
 from router.loop import Router
@@ -27,6 +28,7 @@ from workers.text.text_model import TextModel
 RETRY_FIRST_S: Final = 0.1
 RETRY_LONGEST_S: Final = 1.0
 NO_MODEL_S: Final = 1.0
+BAD_CONFIG: Final = 78  # EX_CONFIG: the keeper takes its time before it tries again
 
 log = logger("router")
 
@@ -104,19 +106,28 @@ def run_through_outages(router: Router, stop: Stop) -> None:
         retry_s = min(retry_s * 2, RETRY_LONGEST_S)
 
 
-def main(name: str) -> None:
+def own_name(config: Settings) -> str:
+    """The consumer's name when none is given."""
+    host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())
+    return f"{host}-{xxhash.xxh3_64_hexdigest(str(config.home.resolve()).encode())[:8]}"
+
+
+def main(arguments: list[str]) -> int:
     """Until a signal comes."""
-    config = settings()
-    stop = Stop()
+    config, stop = settings(), Stop()
     try:
-        text, allow = load_text(config, stop), parse_networks(config.webhook_allow)
+        allow = parse_networks(config.webhook_allow)
+    except ValueError as error:
+        log.error(str(error))
+        return BAD_CONFIG
+    try:
+        text, name = load_text(config, stop), arguments[0] if arguments else own_name(config)
         router = Router(Store.of(config), name, text, allow, stop_asked=lambda: stop.asked)
         run_through_outages(router, stop)
     except Stopped:
         log.info("stopped")
+    return 0
 
 
 if __name__ == "__main__":
-    main(
-        sys.argv[1] if len(sys.argv) > 1 else re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())
-    )
+    sys.exit(main(sys.argv[1:]))

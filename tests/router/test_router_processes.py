@@ -170,3 +170,9 @@ def test_a_router_waits_for_the_store_and_for_its_return(start, report, second_v
     router.terminate()
     assert router.wait(DEADLINE_S) == 0
     assert 1 <= router.stderr.read().count(b"waits for the store") <= 6  # not a line for each try
+
+
+def test_a_wrong_setting_is_one_sentence(start):
+    router = start("r0", LOCKSTEP_WEBHOOK_ALLOW="everywhere")
+    assert router.wait(DEADLINE_S) == 78
+    assert b"webhook_allow: 'everywhere' is not a network" in router.stderr.read()
