@@ -183,6 +183,10 @@ def _fill(gguf: Path, new: Path, folder: Path, progress: Progress) -> None:
     file = GgufFile(gguf)
     architecture = architecture_of(file.architecture)
     config = architecture.config(file.fields, file.vocab_size())
+    if config.num_layers > len(file.tensors):
+        raise BadModel(
+            f"{config.num_layers} layers, but the file holds {len(file.tensors)} tensors"
+        )
     tensors = file.matching(architecture.tensors(config))
     try:
         build_tokenizer(file.fields).save(str(new / TOKENIZER), pretty=False)

@@ -5,7 +5,9 @@ Also BadModel, the one error of this folder: a file or a folder that cannot be s
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
+
+MAX_CONTEXT: Final = 1 << 22  # the RoPE table has a row for each position
 
 
 class BadModel(ValueError):
@@ -75,6 +77,8 @@ def read_config(fields: Mapping[str, Any], vocab_size: int) -> ModelConfig:
     )
     value_dim = keys.count("attention.value_length", head_dim)
     keys.refuse_unless(value_dim == head_dim, "attention.value_length", "equal key_length")
+    is_short = config.context_length <= MAX_CONTEXT
+    keys.refuse_unless(is_short, "context_length", f"be at most {MAX_CONTEXT}")
     keys.refuse_unless(head_dim % 8 == 0, "attention.key_length", "be a multiple of 8")
     is_even = config.rope_dims % 2 == 0 and config.rope_dims <= head_dim
     keys.refuse_unless(is_even, "rope.dimension_count", "be even and within a head")

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFReader
 
 from workers.model.config import BadModel
+from workers.model.gguf_scan import scan
 
 # what the reader raises for bytes that are not what they should be
 DAMAGE = (ValueError, LookupError, OverflowError, TypeError, struct.error)
@@ -53,13 +54,7 @@ class GgufFile:
     def __init__(self, path: Path) -> None:
         """Raises BadModel when it is not a GGUF file, or not a whole one."""
         self.path = path
-        try:
-            with path.open("rb") as file:
-                magic = file.read(4)
-        except OSError as error:
-            raise BadModel(f"{path} cannot be read: {error.strerror}") from error
-        if magic != b"GGUF":
-            raise BadModel(f"{path.name} is not a GGUF file: it begins with {magic!r}")
+        scan(path)
         try:
             reader = GGUFReader(path)
             self.fields = {key: field.contents() for key, field in reader.fields.items()}

@@ -86,7 +86,9 @@ def text_card(fields: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
     vocab_size  rows of the logits; rows past the token list are padding
     """
     tokens, kinds = _tokens(fields)
-    bos, eos = (fields.get(f"{PREFIX}{name}_token_id") for name in ("bos", "eos"))
+    if len(tokens) > vocab_size:
+        raise UnknownTokenizer(f"{len(tokens)} tokens, but the embedding has {vocab_size} rows")
+    bos, eos = (_id_of(fields, name, len(tokens)) for name in ("bos", "eos"))
     is_byte_level = fields[PREFIX + "model"] == "gpt2"
     return {
         "byte_level": is_byte_level,
@@ -114,6 +116,16 @@ def _tokens(fields: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[int]]:
     return tokens, kinds
 
 
+def _id_of(fields: Mapping[str, Any], name: str, num_tokens: int) -> int | None:
+    """The id of a token with a role, if the file declares one."""
+    token_id = fields.get(f"{PREFIX}{name}_token_id")
+    if token_id is not None and not 0 <= token_id < num_tokens:
+        raise UnknownTokenizer(
+            f"{name}_token_id is {token_id!r}, but there are {num_tokens} tokens"
+        )
+    return token_id
+
+
 def _of_kind(tokens: Sequence[str], kinds: Sequence[int], *wanted: Kind) -> dict[str, int]:
     return {t: i for i, (t, k) in enumerate(zip(tokens, kinds, strict=True)) if k in wanted and t}
 
@@ -124,7 +136,7 @@ def _adds_bos(fields: Mapping[str, Any]) -> bool:
 
 
 def _end_ids(fields: Mapping[str, Any], tokens: Sequence[str], kinds: Sequence[int]) -> list[int]:
-    declared = {fields.get(f"{PREFIX}{name}_token_id") for name in ("eos", "eot", "eom")}
+    declared = {_id_of(fields, name, len(tokens)) for name in ("eos", "eot", "eom")}
     ends = set(ENDS.split())
     named = {i for i, token in enumerate(tokens) if token in ends and kinds[i] != Kind.NORMAL}
     return sorted(named | {token_id for token_id in declared if token_id is not None})

@@ -111,9 +111,15 @@ def test_user_defined_tokens_are_cut_out_of_any_text():
         ({"pre": "martian"}, "pre-tokenizer 'martian'"),
         ({"tokens": None}, "tokenizer.ggml.tokens"),
         ({"token_type": [1]}, "5 tokens but 1 token types"),
+        ({"eos_token_id": 5}, "eos_token_id is 5, but there are 5 tokens"),
         ({"model": "llama"}, "tokenizer.ggml.scores"),
     ],
 )
 def test_a_tokenizer_that_cannot_be_built_is_named(changes, said):
     with pytest.raises(UnknownTokenizer, match=said):
-        build_tokenizer(gpt2(**changes))
+        model_of(gpt2(**changes), vocab_size=5)
+
+
+def test_more_tokens_than_the_embedding_has_rows_are_refused():
+    with pytest.raises(UnknownTokenizer, match="5 tokens, but the embedding has 4 rows"):
+        model_of(gpt2(), vocab_size=4)

