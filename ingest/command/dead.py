@@ -63,10 +63,10 @@ class Letter:
         return self.fields.get(name, b"").decode("utf-8", "replace")
 
     def summary(self) -> dict[str, Any]:
-        """All but what it carried."""
+        """All but what it carried. letter: its own entry id; entry: that of a request's message."""
         carried = ("body", "request")
         told = {name: self.text(name) for name in self.fields if name not in carried}
-        return {"entry": self.entry, **told, "at_ms": int(self.text("at_ms") or 0)}
+        return {"letter": self.entry, **told, "at_ms": int(self.text("at_ms") or 0)}
 
 
 @app.command("list")
@@ -88,7 +88,7 @@ def list_command(
 
 @app.command("show")
 def show_command(
-    name: Annotated[str, typer.Argument(help="Entry id of the letter, or id of the request.")],
+    name: Annotated[str, typer.Argument(help="Id of a letter, or of its request.")],
     kind: OfKind = None,
     as_json: AsJson = False,
 ) -> None:
@@ -108,7 +108,7 @@ def show_command(
 @app.command("replay")
 def replay_command(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Entry ids of letters, or ids of requests.")
+        list[str] | None, typer.Argument(help="Ids of letters, or of their requests.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All that there are.")] = False,
     kind: OfKind = None,
@@ -137,8 +137,8 @@ def replay_command(
 def try_again(store: Store, name: str, letter: Letter | None) -> dict[str, str | None]:
     """What became of it: as is the request's new id, or the webhook-id."""
     if letter is None:
-        return {"entry": name, "error": f"there is no dead letter {name!r}"}
-    told = {"entry": letter.entry, "kind": letter.text("kind"), "id": letter.text("id")}
+        return {"letter": name, "error": f"there is no dead letter {name!r}"}
+    told = {"letter": letter.entry, "kind": letter.text("kind"), "id": letter.text("id")}
     try:
         replay = replay_webhook if told["kind"] == "webhook" else replay_request
         return {**told, "as": replay(store, letter), "error": None}
@@ -159,7 +159,7 @@ def letters(store: Store, kind: Kind | None) -> Iterator[Letter]:
 
 
 def find(store: Store, name: str, kind: Kind | None) -> Letter | None:
-    """By the letter's entry id, else the newest of the request of this id."""
+    """The letter of this id, else the newest one of the request of this id."""
     if ENTRY_ID.fullmatch(name):
         found = cast(Entries, store.redis.xrange(store.keys.dead, name, name))
         if found:

@@ -1,5 +1,7 @@
 -- end_request.lua - the one way a request ends, whoever ends it. Needs names.lua, rq_job.lua.
-local RQ_STATUS = { finished = 'finished', failed = 'failed', expired = 'failed', cancelled = 'canceled' }
+local RQ_STATUS = {
+  finished = 'finished', failed = 'failed', expired = 'failed', cancelled = 'canceled'
+}
 
 -- What the journal holds so far: the text, how many tokens, the last digest.
 local function told(id)
@@ -16,11 +18,12 @@ local function told(id)
 end
 
 local function wanted(events, status)
-  return not events or events == '' or string.find(',' .. events .. ',', ',' .. status .. ',', 1, true)
+  local all = not events or events == ''
+  return all or string.find(',' .. events .. ',', ',' .. status .. ',', 1, true)
 end
 
--- One attempt of a webhook, as an RQ job. It stays among those that wait, so that webhook_due.lua finds it again
--- should its RQ job get lost (`rq empty`, Job.cancel, Job.delete).
+-- One attempt of a webhook, as an RQ job. It stays among those that wait, so that webhook_due.lua
+-- finds it again should its RQ job get lost (`rq empty`, Job.cancel, Job.delete).
 local WEBHOOK_LOOK_MS = 3600 * 1000
 local function queue_attempt(id, number)
   rq_push('wh-' .. id .. '-' .. number, 'webhooks', 'workers.jobs.deliver', id)
@@ -28,10 +31,11 @@ local function queue_attempt(id, number)
   redis.call('EXPIRE', P .. ':webhooks:due', KEEP_S)
 end
 
--- The first attempt of the webhook, as an RQ job; workers/webhook does the rest. Its body is made from the job's
--- hash (workers/webhook/event.py), so both hashes stay until it is delivered or dead.
+-- The first attempt of the webhook, as an RQ job; workers/webhook does the rest. Its body is made
+-- from the job's hash (workers/webhook/event.py): both hashes stay until it is delivered or dead.
 local function queue_webhook(id, status)
-  local target = redis.call('HMGET', job_key(id), 'webhook_url', 'webhook_secret_id', 'webhook_events')
+  local target =
+    redis.call('HMGET', job_key(id), 'webhook_url', 'webhook_secret_id', 'webhook_events')
   if not target[1] or not wanted(target[3], status) then return RESULT_TTL_S end
   local key = P .. ':webhook:' .. id
   redis.call('HSET', key, 'url', target[1], 'secret_id', target[2] or 'default', 'status', status,
@@ -41,7 +45,8 @@ local function queue_webhook(id, status)
   return KEEP_S
 end
 
--- flat: field, value, ... of the end event, status first. text: the whole text, or nil: taken from the journal.
+-- flat: field, value, ... of the end event, status first.
+-- text: the whole text, or nil: taken from the journal.
 -- The caller has made sure that the request has not ended.
 local function end_request(id, flat, text)
   local job, tokens, status = job_key(id), tokens_key(id), flat[2]
@@ -77,7 +82,8 @@ local function webhook_dead(id, reason, code, body)
   redis.call('ZREM', P .. ':webhooks:due', id)
   redis.call('EXPIRE', key, RESULT_TTL_S)
   redis.call('EXPIRE', job_key(id), RESULT_TTL_S)
-  dead_letter('kind', 'webhook', 'id', id, 'tenant', redis.call('HGET', job_key(id), 'tenant') or '',
-    'url', known[1], 'secret_id', known[2], 'status', known[3], 'attempts', known[4],
+  local tenant = redis.call('HGET', job_key(id), 'tenant') or ''
+  dead_letter('kind', 'webhook', 'id', id, 'tenant', tenant, 'url', known[1],
+    'secret_id', known[2], 'status', known[3], 'attempts', known[4],
     'reason', reason, 'code', code, 'body', body)
 end

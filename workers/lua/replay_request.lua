@@ -1,4 +1,4 @@
--- replay_request.lua - a dead request enters its stream again, under an id of its own: the old one has ended.
+-- replay_request.lua - a dead request enters its stream again, under a new id: the old one ended.
 --
 -- KEYS[1] dead letters   KEYS[2] stream of the class
 -- ARGV[5] entry id of the dead letter   ARGV[6] ... fields of the new entry, as pairs

@@ -1,4 +1,4 @@
--- webhook_due.lua - attempts whose time has come go from the sorted set to RQ's queue, one RQ job each.
+-- webhook_due.lua - attempts whose time has come go to RQ's queue, one RQ job each.
 --
 -- KEYS[1] webhooks that wait, by due ms   KEYS[2] queue
 -- ARGV[5] how many at most
@@ -8,7 +8,7 @@
 -- include end_request
 -- include lease
 
--- Whether the RQ job of an attempt is where it should be; those that are not were lost to RQ's own commands.
+-- Whether an attempt's RQ job is where it should be; if not, it was lost to RQ's own commands.
 local function is_under_way(job_id)
   local job = redis.call('HMGET', rq_key(job_id), 'status', 'execution')
   if job[1] == 'started' then return has_lease('webhooks', job_id, job[2]) end

@@ -1,9 +1,10 @@
--- webhook_end.lua - one attempt is over: delivered, to be repeated, put off or dead; fenced by its lease.
+-- webhook_end.lua - one attempt is over: delivered, to be repeated, put off or dead; fenced.
 --
 -- KEYS[1] state of the webhook   KEYS[2] webhooks that wait, by due ms
 -- ARGV[5] request id   ARGV[6] RQ job id   ARGV[7] execution
 -- ARGV[8] "delivered", "retry", "defer" (was not tried: does not count) or "dead"
--- ARGV[9] ms until the next one, of retry and defer   ARGV[10] HTTP status or ""   ARGV[11] error   ARGV[12] body
+-- ARGV[9] ms until the next one, of retry and defer   ARGV[10] HTTP status or ""
+-- ARGV[11] error   ARGV[12] body
 -- returns the webhook's state, or "lost": the lease is somebody else's and nothing was changed
 -- include names
 -- include rq_job

@@ -40,7 +40,7 @@ def refuse(store, body, request_id="r-1", sla="batch", tenant="default"):
     """A request that the router refuses, with a dead letter."""
     stream = store.keys.requests(sla)
     store.redis.xgroup_create(stream, "router", mkstream=True)
-    entry_id = store.redis.xadd(stream, {"m": b"x"}).decode()
+    entry_id = store.redis.xadd(stream, {"m": b"x"}, id="1-1").decode()  # no letter has this id
     store.redis.xreadgroup("router", "test", {stream: ">"})
     end = EndEvent(status="failed", error="model: is not served", code="bad_request")
     names = {"sla": sla, "entry_id": entry_id, "request_id": request_id, "tenant": tenant}
@@ -103,7 +103,8 @@ def test_a_letter_is_shown_with_what_it_carried(store, capsys):
     refuse(store, msgpack.packb({"prompt": "hi"}), "r-1")
     code, letter = asked(capsys, "show", "r-1")
     assert (code, letter["carried"]) == (0, {"prompt": "hi"})
-    assert asked(capsys, "show", letter["entry"]) == (0, letter)
+    assert letter["letter"] == store.redis.xrange(store.keys.dead)[0][0].decode()
+    assert asked(capsys, "show", letter["letter"]) == (0, letter)
     kill_a_webhook(store, "r-2")
     assert asked(capsys, "show", "r-2")[1]["carried"] == {"a": 1}
     assert asked(capsys, "show", "r-2", "--kind", "request")[1]["kind"] == "request"
@@ -160,7 +161,7 @@ def test_a_request_enters_its_stream_under_a_new_id(store, capsys):
     refuse(store, msgpack.packb({"id": "r-1", "prompt": "hi", "max_tokens": 3}))
     code, answer = asked(capsys, "replay", "r-1")
     (row,) = answer["replayed"]
-    assert (code, row["as"]) == (0, f"replay-{row['entry']}")
+    assert (code, row["as"]) == (0, f"replay-{row['letter']}")
     assert entries(store) == [({"id": row["as"], "prompt": "hi", "max_tokens": 3}, False)]
     assert store.job("r-1")["status"] == "failed"
     assert asked(capsys, "list")[1] == {"dead": []}
@@ -176,8 +177,8 @@ def test_the_id_of_another_tenants_request_is_told_in_full(store, capsys):
     body = msgpack.packb({"id": "r-1", "tenant": "acme", "prompt": "hi"})
     refuse(store, body, "acme--r-1", tenant="acme")
     row = asked(capsys, "replay", "acme--r-1")[1]["replayed"][0]
-    assert row["as"] == f"acme--replay-{row['entry']}"
-    assert entries(store)[0][0]["id"] == f"replay-{row['entry']}"
+    assert row["as"] == f"acme--replay-{row['letter']}"
+    assert entries(store)[0][0]["id"] == f"replay-{row['letter']}"
 
 
 def test_a_poisonous_request_is_sent_as_it_was_admitted(store, capsys):
@@ -225,7 +226,7 @@ def test_all_of_a_kind_are_tried_again_at_once(store, capsys):
     ("arguments", "code", "word"),
     [
         (["show", "nobody"], 1, "there is no dead letter 'nobody'"),
-        (["show", "1-1"], 1, "there is no dead letter '1-1'"),
+        (["show", "2-2"], 1, "there is no dead letter '2-2'"),
         (["replay", "nobody"], 1, "there is no dead letter 'nobody'"),
         (["replay"], 2, "name the letters, or give --all"),
         (["replay", "x", "--all"], 2, "name the letters, or give --all"),
