@@ -16,7 +16,7 @@ local function lost_to_rq(id, execution)
   return known[1] == 'running' and known[2] == execution and redis.call('HGET', rq_key(id), 'status') == 'canceled'
 end
 
-local known = redis.call('EXISTS', KEYS[1])
+local known = redis.call('HEXISTS', KEYS[1], 'birth')
 if known == 1 then
   redis.call('HSET', KEYS[1], 'last_heartbeat', rq_now())
   redis.call('EXPIRE', KEYS[1], ARGV[8])

@@ -13,7 +13,6 @@ local known = redis.call('HMGET', KEYS[1], 'status', 'execution', 'started_ms')
 if not drop_lease(ARGV[5], id, execution) then
   return (TERMINAL[known[1]] and known[2] == execution) and 1 or 0
 end
-if known[1] ~= 'running' then return 0 end
 end_request(id, arguments(11), ARGV[10])
 local good = ARGV[12] == 'finished'
 redis.call('XADD', RQ .. ':results:' .. id, 'MAXLEN', 10, '*', 'type', good and 1 or 2, 'worker_name', ARGV[6],

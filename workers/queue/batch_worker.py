@@ -37,7 +37,7 @@ from workers.store import Claimed, Store
 
 WORKER_TTL_S: Final = 30  # RQ keeps a silent worker's registration for this and a minute
 IDLE_WAKE_S: Final = 10.0
-FLUSH_S: Final = 1.0  # what a stopping worker waits for its last results to be written
+FLUSH_S: Final = 1.0  # what a stopping worker waits for a claim, and for its last results
 
 
 class BatchWorker(SimpleWorker):
@@ -48,6 +48,7 @@ class BatchWorker(SimpleWorker):
 
     def __init__(self, store: Store, queue: str, *, name: str, capacity: int, pulse: Pulse) -> None:
         assert rq_prefix == store.keys.rq_prefix, f"rq was imported before the store: {rq_prefix}"
+        self.pulse = pulse
         super().__init__(
             [queue],
             name=name,
@@ -56,7 +57,7 @@ class BatchWorker(SimpleWorker):
             worker_ttl=WORKER_TTL_S,
             log_job_description=False,
         )
-        self.store, self.queue_name, self.capacity, self.pulse = store, queue, capacity, pulse
+        self.store, self.queue_name, self.capacity = store, queue, capacity
         self.inbox: SimpleQueue[Message] = SimpleQueue()
         self.held: dict[str, Claimed] = {}
         self.burst = False
@@ -127,6 +128,10 @@ class BatchWorker(SimpleWorker):
         self.bookkeeper.start()
         if not self.burst:
             self.listener.start()
+
+    def _set_ip_address(self, connection: Any) -> None:
+        """RQ's first command: the store may start beside us."""
+        self.patiently(lambda: super(BatchWorker, self)._set_ip_address(connection))
 
     def register_birth(self) -> None:
         """A worker of this name that RQ remembers is dead: the name is ours (slot.py)."""
@@ -224,8 +229,8 @@ class BatchWorker(SimpleWorker):
 
     def teardown(self) -> None:
         """Hand back what is held, then leave RQ's registers."""
-        with self.claiming:  # a claim under way ends first
-            self.pulse.stopping = True
+        self.pulse.stopping = True
+        self.claiming.acquire(timeout=FLUSH_S)  # a claim under way ends first; none follows
         self.bookkeeper.stop()
         self.flush(FLUSH_S)
         held = list(self.held.values())

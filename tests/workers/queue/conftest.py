@@ -64,16 +64,19 @@ class Node:
     def until_ended(self, *request_ids, seconds=60.0):
         self.until(lambda: all(self.status(i) in TERMINAL for i in request_ids), seconds)
 
-    def check_ended(self, request_id):
-        """One end, at the end; tokens before it without a gap; nothing left in any queue."""
-        job = self.store.job(request_id)
+    def check_ended_journal(self, request_id):
+        """One end, at the end; the tokens before it have no gap and make the text."""
+        job, entries = self.store.job(request_id), self.store.tokens(request_id)
         assert job["status"] in TERMINAL
-        entries = self.store.tokens(request_id)
         *tokens, (end_id, end) = entries
         assert end_id == "1-0" and isinstance(end, EndEvent) and end.status == job["status"]
         assert [event.index for _, event in tokens] == list(range(len(tokens)))
         assert all(isinstance(event, TokenEvent) for _, event in tokens)
         assert "".join(event.text for _, event in entries) == job["text"]
+
+    def check_ended(self, request_id):
+        """It has ended, and nothing of it is left in any queue."""
+        self.check_ended_journal(request_id)
         assert request_id not in self.queue() + self.queue("gpu")
         assert not [m for m in self.leases() if m.startswith(f"{request_id}:")]
         assert self.redis.zscore(self.keys.active, request_id) is None
@@ -84,22 +87,25 @@ def node(redis_url):
     return Node(redis_url)
 
 
-@pytest.fixture
-def processes(redis_url, tmp_path):
-    """Starts pool processes with a fake engine; none outlives its test."""
-    started = []
+def start_pool(url, home, pool="cpu", *, lease_s=2.0, step_s=0.02, capacity=8):
+    """A pool's process with a fake engine."""
+    arguments = [url, str(home), pool, str(lease_s), str(step_s), str(capacity)]
+    command = [sys.executable, str(HERE / "pool_process.py"), *arguments]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
+    return subprocess.Popen(command, env=environment, cwd=HERE.parents[2])
 
-    def start(pool="cpu", *, lease_s=2.0, step_s=0.02, capacity=8):
-        arguments = [redis_url, str(tmp_path), pool, str(lease_s), str(step_s), str(capacity)]
-        command = [sys.executable, str(HERE / "pool_process.py"), *arguments]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
-        process = subprocess.Popen(command, env=environment, cwd=HERE.parents[2])
-        started.append(process)
-        return process
 
-    yield start
-    for process in started:
+def stop_all(processes):
+    for process in processes:
         if process.poll() is None:
             process.send_signal(signal.SIGCONT)
             process.kill()
         process.wait(10)
+
+
+@pytest.fixture
+def processes(redis_url, tmp_path):
+    """Starts pool processes; none outlives its test."""
+    started = []
+    yield lambda *a, **k: started.append(start_pool(redis_url, tmp_path, *a, **k)) or started[-1]
+    stop_all(started)

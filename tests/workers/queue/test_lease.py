@@ -177,6 +177,8 @@ def test_a_beat_does_not_make_a_worker_known(node):
     """A hash without an expiry would be left behind."""
     assert not node.store.beat("cpu", "w1", []).is_known
     assert not node.redis.exists(node.keys.worker("w1"))
+    node.redis.hset(node.keys.worker("w1"), "state", "busy")  # all that an emptied store has of it
+    assert not node.store.beat("cpu", "w1", []).is_known
 
 
 # --- journal and finish ---
