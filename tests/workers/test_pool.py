@@ -56,7 +56,7 @@ def ask(node, text, request_id, prompt, max_tokens, pool="cpu", **params):
 
 def test_the_model_answers(node, pools, text):
     ask(node, text, "france", "The capital of France is", 4)
-    ask(node, text, "count", "1, 2, 3, 4,", 6)
+    ask(node, text, "count", "1, 2, 3, 4,", 12)
     pools("cpu")
     node.until_ended("france", "count", seconds=120)
     node.check_ended("france")
