@@ -153,11 +153,13 @@ class Visit:
     def __init__(self, visitors: "Visitors", receipt: Receipt) -> None:
         self.visitors = visitors
         self.request = receipt.request
+        self.is_new = receipt.is_new
         self.is_here = True
 
     def events(self) -> AsyncIterator[list[Entry]]:
         """The request's events from the first."""
-        return self.visitors.desk.follow(self.request.id)
+        desk = self.visitors.desk
+        return desk.reader.listen(self.request.id) if self.is_new else desk.follow(self.request.id)
 
     def leave(self) -> bool:
         """The answer is complete, or the client has gone.

@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from workers.log import logger
@@ -24,6 +26,7 @@ from workers.wire import END_ENTRY_ID, EndEvent, Keys, TokenEvent, parse_entry
 ENTRY_ID: Final = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?")
 BLOCK_MS: Final = 20_000
 RETRY_S: Final = 0.5
+ENTRIES_PER_READ: Final = 256  # of each stream
 NUDGE_S: Final = (
     0.002  # between two tries to interrupt a read that is still on its way to the store
 )
@@ -46,20 +49,24 @@ class Listener:
         self.after = order(after)
         self.pending: list[Entry] = []
         self.news = asyncio.Event()
+        self.is_silent = False  # nothing came since call_silence looked
+
+    def call_silence(self) -> None:
+        """Called every SILENCE_S: wakes the listener when nothing came since the last time."""
+        if self.is_silent:
+            self.news.set()
+        self.is_silent = True
 
     def offer(self, entry_id: str, event: Event) -> None:
         if order(entry_id) > self.after:
             self.after = order(entry_id)
             self.pending.append((entry_id, event))
+            self.is_silent = False
             self.news.set()
 
     async def take(self) -> list[Entry]:
-        """What came since the last call, waiting for it; empty after SILENCE_S without anything."""
-        try:
-            async with asyncio.timeout(SILENCE_S):
-                await self.news.wait()
-        except TimeoutError:
-            return []
+        """What came since the last call, waiting for it; empty when only a silence was called."""
+        await self.news.wait()
         self.news.clear()
         taken, self.pending = self.pending, []
         return taken
@@ -84,8 +91,7 @@ class TokenReader:
         self.reading = 0  # the version that the read under way knows
         self.changed = asyncio.Event()
         self.stopped = False
-        self.client: Any = None
-        self.nudger: Any = None
+        self.client_id = 0  # of the reading connection
 
     async def listen(self, request_id: str, after: str = "0-0") -> AsyncIterator[list[Entry]]:
         """What comes behind entry `after`, up to the end event; [] for each long silence.
@@ -115,36 +121,45 @@ class TokenReader:
 
     async def run(self) -> None:
         """Reads until cancelled."""
-        self.client = self._connect(timeout_s=BLOCK_MS / 1000 + 10, single_connection_client=True)
-        self.nudger = self._connect(timeout_s=5)
-        nudging = asyncio.create_task(self._nudge())
+        tasks = [asyncio.create_task(self._nudge()), asyncio.create_task(self._call_silences())]
+        connection = self._pool(BLOCK_MS / 1000 + 10).make_connection()
         try:
             while True:
                 try:
-                    await self._read()
+                    await self._read(connection)
                 except (RedisError, OSError) as error:
                     logger("api").debug("token reader waits for the store", error=str(error))
+                    await connection.disconnect(nowait=True)
                     await asyncio.sleep(RETRY_S)
         finally:
-            nudging.cancel()
-            await asyncio.gather(nudging, return_exceptions=True)
-            await self.client.aclose()
-            await self.nudger.aclose()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await connection.disconnect(nowait=True)
 
-    def _connect(self, *, timeout_s: float, **more: Any) -> Any:
-        return redis.asyncio.Redis.from_url(
-            self.url, socket_timeout=timeout_s, socket_connect_timeout=5, protocol=2, **more
+    def _pool(self, timeout_s: float) -> Any:
+        return redis.asyncio.ConnectionPool.from_url(
+            self.url,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=5,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
         )
 
-    async def _read(self) -> None:
-        self.client_id = await self.client.client_id()
+    async def _read(self, connection: Any) -> None:
+        """Reads on one bare connection, as long as it holds; the client's layers cost more."""
+        await connection.connect()
+        await connection.send_command("CLIENT", "ID")
+        self.client_id = await connection.read_response()
         while True:
             while not self.listeners:
                 self.changed.clear()
                 await self.changed.wait()
             self.reading = self.version
-            reply = await self.client.xread(self._wanted(), count=256, block=BLOCK_MS)
-            for key, entries in reply or ():
+            wanted = self._wanted()
+            options = ("COUNT", ENTRIES_PER_READ, "BLOCK", BLOCK_MS)
+            await connection.send_command("XREAD", *options, "STREAMS", *wanted, *wanted.values())
+            for key, entries in await connection.read_response() or ():
                 self._deal(key.decode(), entries)
 
     def _wanted(self) -> dict[str, str]:
@@ -156,21 +171,31 @@ class TokenReader:
 
     def _deal(self, key: str, entries: list[Any]) -> None:
         takers = [listener for listener in self.listeners if listener.key == key]
-        for raw_id, fields in entries:
+        for raw_id, flat in entries:
             entry_id = raw_id.decode()
-            event = parse_entry(entry_id, fields)
+            event = parse_entry(entry_id, dict(zip(flat[::2], flat[1::2], strict=True)))
             for listener in takers:
                 listener.offer(entry_id, event)
 
     async def _nudge(self) -> None:
         """Interrupts a blocked read whenever a listener came that it does not know."""
+        client = redis.asyncio.Redis(connection_pool=self._pool(5))
+        try:
+            while True:
+                await self.changed.wait()
+                self.changed.clear()
+                await asyncio.sleep(0)  # a reader that had nothing to read starts by itself
+                while self.reading < self.version:
+                    try:
+                        await client.client_unblock(self.client_id)
+                        await asyncio.sleep(NUDGE_S)
+                    except (RedisError, OSError):
+                        await asyncio.sleep(RETRY_S)
+        finally:
+            await client.connection_pool.disconnect()
+
+    async def _call_silences(self) -> None:
         while True:
-            await self.changed.wait()
-            self.changed.clear()
-            await asyncio.sleep(0)  # a reader that had nothing to read starts by itself
-            while self.reading < self.version:
-                try:
-                    await self.nudger.client_unblock(self.client_id)
-                    await asyncio.sleep(NUDGE_S)
-                except (RedisError, OSError, AttributeError):
-                    await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(SILENCE_S)
+            for listener in self.listeners:
+                listener.call_silence()

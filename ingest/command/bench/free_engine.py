@@ -45,8 +45,9 @@ class FreeEngine:
         return bool(self.requests)
 
     def step(self) -> list[Output]:
-        """One token for each request; at once when the last step is long ago."""
-        time.sleep(max(0.0, self.next_step_at - time.monotonic()))
+        """One token for each request; at once when none of them is in the middle of its answer."""
+        if any(index for _, index in self.requests.values()):
+            time.sleep(max(0.0, self.next_step_at - time.monotonic()))
         self.next_step_at = time.monotonic() + self.step_s
         return [output for request_id in list(self.requests) for output in self.advance(request_id)]
 
