@@ -72,13 +72,18 @@ def test_several_short_prompts_share_a_step():
 
 
 def test_a_flood_of_prompts_never_stops_decodes():
-    scheduler = make_scheduler(max_batch=4)
-    scheduler.add(make_sequence("talker", max_tokens=200))
+    """The talkers are of the least urgent class, the prompts of the most urgent."""
+    scheduler = make_scheduler(max_batch=6)
+    talkers = ["t0", "t1", "t2", "t3"]
+    for name in talkers:
+        scheduler.add(make_sequence(name, sla="batch", max_tokens=200))
     play(scheduler)
     for i in range(50):
-        scheduler.add(make_sequence(f"flood{i}", 500, max_tokens=1))
+        scheduler.add(make_sequence(f"flood{i}", 500, max_tokens=1, sla="realtime"))
     for _ in range(150):
-        assert play(scheduler)["talker"] == 1
+        step = play(scheduler)
+        assert [step[name] for name in talkers] == [1, 1, 1, 1]
+        assert sum(step.values()) == 64
 
 
 def test_a_slow_machine_gets_small_chunks_and_still_decodes():
