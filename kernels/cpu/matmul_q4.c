@@ -15,11 +15,14 @@
  *     acc[r]  = fma(m[r], sum(x) * scale, acc[r])             q4_1 only
  *     out[r]  = out[r] + acc[r]                               stripes in order
  *
- * Up to COLUMNS tokens share one unpacking. Operations for a unit and a token: 512 multiply-adds
- * in 16 maddubs, 14 paddw and 10 more; unpacking 24 shared by the tokens. On three vector ports
- * that is 13.3 cycles (38 multiply-adds a cycle) for many tokens, 21 cycles (13.5 bytes a cycle)
- * for one, which is above what memory delivers. Measured: see tests/bench/RESULTS.md, section
- * kernels.
+ * One token: a tile is unpacked in registers on the way from memory. More: each stripe is unpacked
+ * once to bytes (4 KiB, first-level cache), then up to COLUMNS tokens at a time share its loads.
+ *
+ * Limits. Many tokens: 512 multiply-adds of a unit and a token take 16 maddubs, 14 paddw and 11
+ * more, 13.7 cycles on three vector ports (37 a cycle); maddubs + paddw alone would allow 48. One
+ * token: 24 operations more for unpacking, 22 cycles for 288 bytes, above what memory gives.
+ * Measured / limit, one core: 83 to 93 G / 126 G (maddubs + paddw) from 64 tokens on, 52 to 61 G
+ * with 4; with one token the matrix passes at the speed of memory. Table: tests/bench/RESULTS.md.
  * Spec: kernels/reference.py matmul. Bench: tests/bench/bench_kernels.py --op matmul_q4_0.
  */
 #pragma GCC target("avx2,fma,f16c")
@@ -27,7 +30,7 @@
 #include "pool.h"
 #include "vector.h"
 
-enum { COLUMNS = 4, WORDS = 4, CHUNK = 64, AHEAD = 4096 };
+enum { COLUMNS = 4, WORDS = 4, CHUNK = 64, AHEAD = 3072 };
 
 typedef struct {
     float *out;
@@ -46,81 +49,59 @@ ALWAYS __m256 load_halves(const uint8_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
 
-/* Integer products of one unit with `columns` tokens: s[c][0] rows 0..7, s[c][1] rows 8..15. */
-ALWAYS void unit_products(__m256i s[COLUMNS][2], const uint8_t *words, const int8_t *x, long K,
-                          const int columns) {
-    const __m256i low = _mm256_set1_epi8(15);
-    for (int i = 0; i < WORDS; i++) {
-        const __m256i w0 = _mm256_loadu_si256((const __m256i *)(words + 64 * i));
-        const __m256i w1 = _mm256_loadu_si256((const __m256i *)(words + 64 * i + 32));
-        const __m256i low0 = _mm256_and_si256(w0, low), low1 = _mm256_and_si256(w1, low);
-        for (int c = 0; c < columns; c++) { /* s16 += nibble * x[4i .. 4i+3] */
-            const __m256i a = broadcast4(x + c * K + 4 * i);
-            const __m256i p0 = _mm256_maddubs_epi16(low0, a), p1 = _mm256_maddubs_epi16(low1, a);
-            s[c][0] = i ? _mm256_add_epi16(s[c][0], p0) : p0;
-            s[c][1] = i ? _mm256_add_epi16(s[c][1], p1) : p1;
-        }
-        const __m256i high0 = _mm256_and_si256(_mm256_srli_epi16(w0, 4), low);
-        const __m256i high1 = _mm256_and_si256(_mm256_srli_epi16(w1, 4), low);
-        for (int c = 0; c < columns; c++) { /* s16 += nibble * x[16 + 4i .. 16 + 4i+3] */
-            const __m256i a = broadcast4(x + c * K + 16 + 4 * i);
-            s[c][0] = _mm256_add_epi16(s[c][0], _mm256_maddubs_epi16(high0, a));
-            s[c][1] = _mm256_add_epi16(s[c][1], _mm256_maddubs_epi16(high1, a));
-        }
-    }
-}
-
-/* One tile of 16 rows times `columns` tokens from t on; the constants unroll. */
-ALWAYS void tile_columns(const matmul_job *j, const uint8_t *tile, float total[COLUMNS][TILE_ROWS],
-                         long t, const int columns, const int has_min) {
-    const long blocks = j->K / QUANT_BLOCK, unit_bytes = has_min ? 320 : 288;
-    const int8_t *x = j->x.values + t * j->K;
-    const float *scales = j->x.scales + t * blocks;
-    const int32_t *sums = j->x.sums + t * blocks;
-    const __m256i ones = _mm256_set1_epi16(1);
-    for (int c = 0; c < columns; c++)
-        for (int h = 0; h < 2; h++) _mm256_store_ps(total[c] + 8 * h, _mm256_setzero_ps());
-    for (long begin = 0; begin < blocks; begin += STRIPE_BLOCKS) {
-        const long end = begin + STRIPE_BLOCKS < blocks ? begin + STRIPE_BLOCKS : blocks;
-        __m256 acc[COLUMNS][2];
-        for (int c = 0; c < columns; c++) acc[c][0] = acc[c][1] = _mm256_setzero_ps();
-        for (long b = begin; b < end; b++) {
-            const uint8_t *unit = tile + b * unit_bytes;
-            __m256i s[COLUMNS][2];
-            unit_products(s, unit + (has_min ? 64 : 32), x + b * QUANT_BLOCK, j->K, columns);
-            for (int c = 0; c < columns; c++) {
-                const __m256 scale = SET(scales[c * blocks + b]);
-                const __m256i sum = _mm256_set1_epi32(sums[c * blocks + b]);
-                const __m256i eight = _mm256_slli_epi32(sum, 3);
-                const __m256 sum_scale = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), scale);
-                for (int h = 0; h < 2; h++) {
-                    __m256i s32 = _mm256_madd_epi16(s[c][h], ones);
-                    if (!has_min) s32 = _mm256_sub_epi32(s32, eight); /* (q - 8) . x */
-                    const __m256 d = _mm256_mul_ps(load_halves(unit + 16 * h), scale);
-                    acc[c][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s32), d, acc[c][h]);
-                    if (has_min)
-                        acc[c][h] =
-                            _mm256_fmadd_ps(load_halves(unit + 32 + 16 * h), sum_scale, acc[c][h]);
-                }
+/* One token times one tile, unpacked in registers on the way from memory. */
+ALWAYS void tile_one(const matmul_job *j, const uint8_t *unit, long row, long rows,
+                     const int has_min) {
+    const long blocks = j->K / QUANT_BLOCK;
+    const int8_t *x = j->x.values;
+    const __m256i nibble = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
+    const __m256 zero = _mm256_setzero_ps();
+    __m256 total[2] = {zero, zero}, acc[2] = {zero, zero};
+    for (long b = 0; b < blocks; b++, unit += has_min ? 320 : 288, x += QUANT_BLOCK) {
+        for (int i = 0; i < 5; i++) _mm_prefetch(unit + AHEAD + 64 * i, _MM_HINT_T0);
+        const __m256i sum = _mm256_set1_epi32(j->x.sums[b]), eight = _mm256_slli_epi32(sum, 3);
+        const __m256 scale = SET(j->x.scales[b]);
+        const __m256 sum_scale = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), scale);
+        for (int h = 0; h < 2; h++) { /* rows [8h, 8h + 8) */
+            __m256i s16 = _mm256_setzero_si256();
+            for (int i = 0; i < WORDS; i++) { /* s16 += nibble * x, columns 4i.. and 16 + 4i.. */
+                const uint8_t *word = unit + (has_min ? 64 : 32) + 64 * i + 32 * h;
+                const __m256i w = _mm256_loadu_si256((const __m256i *)word);
+                const __m256i low = _mm256_and_si256(w, nibble);
+                const __m256i high = _mm256_and_si256(_mm256_srli_epi16(w, 4), nibble);
+                s16 = _mm256_add_epi16(s16, _mm256_maddubs_epi16(low, broadcast4(x + 4 * i)));
+                s16 = _mm256_add_epi16(s16, _mm256_maddubs_epi16(high, broadcast4(x + 16 + 4 * i)));
             }
+            __m256i s = _mm256_madd_epi16(s16, ones);
+            if (!has_min) s = _mm256_sub_epi32(s, eight); /* (q - 8) . x */
+            const __m256 d = _mm256_mul_ps(load_halves(unit + 16 * h), scale);
+            acc[h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), d, acc[h]);
+            if (has_min)
+                acc[h] = _mm256_fmadd_ps(load_halves(unit + 32 + 16 * h), sum_scale, acc[h]);
         }
-        for (int c = 0; c < columns; c++)
-            for (int h = 0; h < 2; h++)
-                _mm256_store_ps(total[c] + 8 * h,
-                                _mm256_add_ps(_mm256_load_ps(total[c] + 8 * h), acc[c][h]));
+        if ((b + 1) % STRIPE_BLOCKS && b + 1 < blocks) continue;
+        for (int h = 0; h < 2; h++) { /* the stripe ends */
+            total[h] = _mm256_add_ps(total[h], acc[h]);
+            acc[h] = zero;
+        }
     }
+    _Alignas(32) float all[TILE_ROWS];
+    for (int h = 0; h < 2; h++) _mm256_store_ps(all + 8 * h, total[h]);
+    __builtin_memcpy(j->out + row, all, (size_t)rows * sizeof(float));
 }
 
 /* A stripe of one tile, unpacked once for all tokens: nibbles as bytes, halves as floats. */
 typedef struct {
-    _Alignas(64) uint8_t quads[STRIPE_BLOCKS][QUANT_BLOCK / 4][4 * TILE_ROWS]; /* 4 columns of 16 rows */
+    /* one quad: 4 columns of 16 rows */
+    _Alignas(64) uint8_t quads[STRIPE_BLOCKS][QUANT_BLOCK / 4][4 * TILE_ROWS];
     float d[STRIPE_BLOCKS][TILE_ROWS], m[STRIPE_BLOCKS][TILE_ROWS];
 } stripe;
 
 ALWAYS void unpack_stripe(stripe *to, const uint8_t *units, long blocks, const int has_min) {
     const __m256i low = _mm256_set1_epi8(15);
     for (long b = 0; b < blocks; b++, units += has_min ? 320 : 288) {
-        for (int i = 0; i < 5; i++) _mm_prefetch(units + AHEAD + 64 * i, _MM_HINT_T0); /* a unit, or more */
+        for (int i = 0; i < 5; i++)
+            _mm_prefetch(units + AHEAD + 64 * i, _MM_HINT_T0); /* a unit, or more */
         for (int h = 0; h < 2; h++) {
             _mm256_store_ps(to->d[b] + 8 * h, load_halves(units + 16 * h));
             if (has_min) _mm256_store_ps(to->m[b] + 8 * h, load_halves(units + 32 + 16 * h));
@@ -135,39 +116,42 @@ ALWAYS void unpack_stripe(stripe *to, const uint8_t *units, long blocks, const i
     }
 }
 
-/* FIRST and NEXT: s16 += quad . x[4i .. 4i+3]. The sums have names, since gcc 12 leaves an array of them in memory; the
- * empty asm keeps it from adding the products in a tree, which needs more registers than there are. */
-#define FIRST(c)                                           \
-    if (columns > c) {                                     \
-        const __m256i a = broadcast4(x + c * K);           \
-        low##c = _mm256_maddubs_epi16(w0, a);              \
-        high##c = _mm256_maddubs_epi16(w1, a);             \
+/* FIRST and NEXT: s16 += quad . x[4i .. 4i+3] of token c. The sums have names, since gcc 12 leaves
+ * an array of them in memory; the empty asm keeps it from adding in a tree, which needs more
+ * registers than there are. */
+#define FIRST(c)                                 \
+    if (columns > c) {                           \
+        const __m256i a = broadcast4(x + c * K); \
+        low##c = _mm256_maddubs_epi16(w0, a);    \
+        high##c = _mm256_maddubs_epi16(w1, a);   \
     }
-#define NEXT(c)                                                                \
-    if (columns > c) {                                                         \
-        const __m256i a = broadcast4(x + c * K + 4 * i);                       \
-        low##c = _mm256_add_epi16(low##c, _mm256_maddubs_epi16(w0, a));        \
+#define NEXT(c)                                                           \
+    if (columns > c) {                                                    \
+        const __m256i a = broadcast4(x + c * K + 4 * i);                  \
+        low##c = _mm256_add_epi16(low##c, _mm256_maddubs_epi16(w0, a));   \
         high##c = _mm256_add_epi16(high##c, _mm256_maddubs_epi16(w1, a)); \
-        __asm__("" : "+x"(low##c), "+x"(high##c)); \
+        __asm__("" : "+x"(low##c), "+x"(high##c));                        \
     }
 
-/* acc = fma(float(s), d * scale, acc) and the minimum's term, for rows [8h, 8h + 8) of one block and token. */
-ALWAYS void add_block(float *acc, __m256i s16, const float *d, const float *m, float scale, int32_t sum,
-                      const int has_min) {
+/* acc = fma(float(s), d * scale, acc) and the minimum's term: 8 rows of one block and token. */
+ALWAYS void add_block(float *acc, __m256i s16, const float *d, const float *m, float scale,
+                      int32_t sum, const int has_min) {
     const __m256i all = _mm256_set1_epi32(sum);
     __m256i s = _mm256_madd_epi16(s16, _mm256_set1_epi16(1));
     if (!has_min) s = _mm256_sub_epi32(s, _mm256_slli_epi32(all, 3)); /* (q - 8) . x */
     const __m256 product = _mm256_mul_ps(_mm256_load_ps(d), SET(scale));
     __m256 a = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), product, _mm256_load_ps(acc));
-    if (has_min) a = _mm256_fmadd_ps(_mm256_load_ps(m), _mm256_mul_ps(_mm256_cvtepi32_ps(all), SET(scale)), a);
+    if (has_min)
+        a = _mm256_fmadd_ps(_mm256_load_ps(m), _mm256_mul_ps(_mm256_cvtepi32_ps(all), SET(scale)),
+                            a);
     _mm256_store_ps(acc, a);
 }
-#define ADD(c)                                                                                              \
-    if (columns > c) {                                                                                      \
-        const float scale = scales[c * row_blocks + b];                                                     \
-        const int32_t sum = sums[c * row_blocks + b];                                                       \
-        add_block(acc[c], low##c, w->d[b], w->m[b], scale, sum, has_min);                                   \
-        add_block(acc[c] + 8, high##c, w->d[b] + 8, w->m[b] + 8, scale, sum, has_min);                      \
+#define ADD(c)                                                                         \
+    if (columns > c) {                                                                 \
+        const float scale = scales[c * row_blocks + b];                                \
+        const int32_t sum = sums[c * row_blocks + b];                                  \
+        add_block(acc[c], low##c, w->d[b], w->m[b], scale, sum, has_min);              \
+        add_block(acc[c] + 8, high##c, w->d[b] + 8, w->m[b] + 8, scale, sum, has_min); \
     }
 
 /* One unpacked stripe times `columns` tokens; first_block is its place in the row. */
@@ -181,16 +165,26 @@ ALWAYS void stripe_columns(const matmul_job *j, const stripe *w, float acc[COLUM
     for (int c = 0; c < columns; c++)
         for (int h = 0; h < 2; h++) _mm256_store_ps(acc[c] + 8 * h, _mm256_setzero_ps());
     for (long b = 0; b < blocks; b++, x += QUANT_BLOCK) {
-        __m256i low0, low1, low2, low3, high0, high1, high2, high3; /* rows 0..7, 8..15 of token c */
+        __m256i low0, low1, low2, low3;     /* rows 0..7 of token c */
+        __m256i high0, high1, high2, high3; /* rows 8..15 */
         __m256i w0 = _mm256_load_si256((const __m256i *)w->quads[b][0]);
         __m256i w1 = _mm256_load_si256((const __m256i *)(w->quads[b][0] + 32));
-        FIRST(0) FIRST(1) FIRST(2) FIRST(3)
+        FIRST(0);
+        FIRST(1);
+        FIRST(2);
+        FIRST(3);
         for (int i = 1; i < QUANT_BLOCK / 4; i++) {
             w0 = _mm256_load_si256((const __m256i *)w->quads[b][i]);
             w1 = _mm256_load_si256((const __m256i *)(w->quads[b][i] + 32));
-            NEXT(0) NEXT(1) NEXT(2) NEXT(3)
+            NEXT(0);
+            NEXT(1);
+            NEXT(2);
+            NEXT(3);
         }
-        ADD(0) ADD(1) ADD(2) ADD(3)
+        ADD(0);
+        ADD(1);
+        ADD(2);
+        ADD(3);
     }
 }
 
@@ -199,7 +193,8 @@ ALWAYS void add_stripe(float *out, const float *acc, long rows, int is_first) {
     if (rows == TILE_ROWS) {
         for (int h = 0; h < 2; h++) {
             const __m256 a = _mm256_load_ps(acc + 8 * h);
-            _mm256_storeu_ps(out + 8 * h, is_first ? a : _mm256_add_ps(_mm256_loadu_ps(out + 8 * h), a));
+            _mm256_storeu_ps(out + 8 * h,
+                             is_first ? a : _mm256_add_ps(_mm256_loadu_ps(out + 8 * h), a));
         }
     } else {
         for (long r = 0; r < rows; r++) out[r] = is_first ? acc[r] : out[r] + acc[r];
@@ -207,10 +202,13 @@ ALWAYS void add_stripe(float *out, const float *acc, long rows, int is_first) {
 }
 
 /* Tokens of the next group: fours, and an end of 5 as 3 + 2, of 6 as 3 + 3. */
-ALWAYS int group_size(long left) { return left >= 4 && left != 5 && left != 6 ? 4 : left >= 3 ? 3 : (int)left; }
+ALWAYS int group_size(long left) {
+    return left >= 4 && left != 5 && left != 6 ? 4 : left >= 3 ? 3 : (int)left;
+}
 
 /* Many tokens: the tile stripe by stripe, each unpacked once. */
-ALWAYS void tile_many(const matmul_job *j, const uint8_t *tile, long row, long rows, const int has_min) {
+ALWAYS void tile_many(const matmul_job *j, const uint8_t *tile, long row, long rows,
+                      const int has_min) {
     const long blocks = j->K / QUANT_BLOCK;
     _Alignas(32) float acc[COLUMNS][TILE_ROWS];
     stripe w;
@@ -220,22 +218,15 @@ ALWAYS void tile_many(const matmul_job *j, const uint8_t *tile, long row, long r
         for (long t = 0; t < j->T;) {
             const int columns = group_size(j->T - t);
             switch (columns) {
-            case 1: stripe_columns(j, &w, acc, t, begin, count, 1, has_min); break;
-            case 2: stripe_columns(j, &w, acc, t, begin, count, 2, has_min); break;
-            case 3: stripe_columns(j, &w, acc, t, begin, count, 3, has_min); break;
-            default: stripe_columns(j, &w, acc, t, begin, count, 4, has_min); break;
+                case 1: stripe_columns(j, &w, acc, t, begin, count, 1, has_min); break;
+                case 2: stripe_columns(j, &w, acc, t, begin, count, 2, has_min); break;
+                case 3: stripe_columns(j, &w, acc, t, begin, count, 3, has_min); break;
+                default: stripe_columns(j, &w, acc, t, begin, count, 4, has_min); break;
             }
             for (int c = 0; c < columns; c++, t++)
                 add_stripe(j->out + t * j->R + row, acc[c], rows, begin == 0);
         }
     }
-}
-
-/* One token: unpacked in registers on the way from memory. */
-ALWAYS void tile_one(const matmul_job *j, const uint8_t *tile, long row, long rows, const int has_min) {
-    _Alignas(32) float total[COLUMNS][TILE_ROWS];
-    tile_columns(j, tile, total, 0, 1, has_min);
-    __builtin_memcpy(j->out + row, total[0], (size_t)rows * sizeof(float));
 }
 
 ALWAYS void tile_all(const matmul_job *j, long tile_index, const int has_min) {
@@ -253,7 +244,7 @@ static void piece_q4_1(void *job, long begin, long end) {
     for (long tile = begin; tile < end; tile++) tile_all(job, tile, 1);
 }
 
-/* CHUNK tokens over all tiles, then the next ones: their activations stay in the second-level cache. */
+/* CHUNK tokens over all tiles, then the next: their activations stay in second-level cache. */
 static void run(matmul_job whole, pool_fn piece, int threads) {
     const long tiles = (whole.R + TILE_ROWS - 1) / TILE_ROWS, blocks = whole.K / QUANT_BLOCK;
     for (long t = 0; t < whole.T; t += CHUNK) {
