@@ -88,6 +88,8 @@ class Desk:
             tenant=request.tenant,
             sla=request.sla,
             body=_packed(fields, request),
+            webhook=request.webhook,
+            metadata=request.metadata,
         )
         return Receipt(request, accepted.is_new, accepted.status)
 

@@ -5,6 +5,7 @@ whole script, by us, because each one tells a repeat from a first time.
 """
 
 import base64
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -154,10 +155,24 @@ class Store:
 
     # --- from the client to a queue ---
 
-    def accept(self, *, request_id: str, tenant: str, sla: str, body: bytes) -> Accepted:
-        """Take a request at the HTTP door: it is accepted when this returns. May be repeated."""
+    def accept(
+        self,
+        *,
+        request_id: str,
+        tenant: str,
+        sla: str,
+        body: bytes,
+        webhook: WebhookTarget | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Accepted:
+        """Take a request at the HTTP door: it is accepted when this returns. May be repeated.
+
+        webhook and metadata are in the body too; here they are for an end before it is routed.
+        """
         keys = [self.keys.requests(sla), self.keys.job(request_id)]
-        is_new, entry_id, status = self.run("accept", keys, sla, tenant, body)
+        more = {"metadata": json.dumps(metadata or {}, ensure_ascii=False)}
+        pairs = flat(more | webhook_fields(webhook))
+        is_new, entry_id, status = self.run("accept", keys, sla, tenant, body, *pairs)
         return Accepted(is_new == 1, entry_id.decode(), status.decode())
 
     def route(self, *, sla: str, entry_id: str, request: Request, pool: str, reason: str) -> str:

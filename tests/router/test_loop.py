@@ -9,7 +9,7 @@ import pytest
 from router.consumer import RING_BLOCK_S
 from router.loop import BATCHES_QUEUED, Router
 from workers.address import parse_networks
-from workers.wire import GROUP, KEEP_S, SLA_CLASSES, Request
+from workers.wire import GROUP, KEEP_S, SLA_CLASSES, Request, WebhookTarget
 
 HOOK = "http://127.0.0.1:9/hook"
 
@@ -88,6 +88,27 @@ def test_a_request_accepted_by_the_http_door_is_routed_once(store, report, make_
     drain(make_router())
     assert queued(store) == ["acme--a"]
     assert store.job("acme--a")["status"] == "queued"
+
+
+def test_a_request_cancelled_before_it_is_routed_ends_once_and_posts_its_webhook(
+    store, report, make_router
+):
+    report()
+    body = msgpack.packb({"id": "a", "prompt": "Hello", "webhook_url": HOOK})
+    hook = WebhookTarget(url=HOOK)
+    store.accept(
+        request_id="a",
+        tenant="default",
+        sla="batch",
+        body=body,
+        webhook=hook,
+        metadata={"order": 7},
+    )
+    assert store.cancel("a") == "cancelled"
+    drain(make_router())
+    assert queued(store) == []
+    assert queued(store, "webhooks") == ["wh-a-1"]
+    assert (store.job("a")["status"], store.job("a")["metadata"]) == ("cancelled", {"order": 7})
 
 
 def test_the_second_request_of_an_id_is_dropped(store, report, make_router):
