@@ -34,6 +34,8 @@ def show_job(store: Store, request_id: str, as_json: bool) -> None:
     if job is None:
         raise Failure(f"nothing is known of a request {request_id!r}")
     told = {name: value for name, value in job.items() if name != "request"}
+    if webhook := store.webhook(request_id):
+        told["webhook"] = {name: value for name, value in webhook.items() if name != "body"}
     if as_json:
         print(json.dumps(told, ensure_ascii=False))
         return

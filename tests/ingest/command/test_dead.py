@@ -237,3 +237,12 @@ def test_all_of_a_kind_are_tried_again_at_once(store, capsys):
 def test_wrong_usage_is_one_sentence(store, capsys, arguments, code, word):
     assert run(["dead", *arguments]) == code
     assert word in capsys.readouterr().err
+
+
+def test_the_status_of_a_request_tells_how_its_webhook_fares(store, capsys):
+    kill_a_webhook(store)
+    assert run(["status", "r-1", "--json"]) == 0
+    webhook = json.loads(capsys.readouterr().out)["webhook"]
+    assert (webhook["state"], webhook["attempts"], webhook["last_status"]) == ("dead", 1, 410)
+    assert run(["status", "r-1"]) == 0
+    assert "HTTP 410" in capsys.readouterr().out
