@@ -3,8 +3,10 @@
 import socket
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from workers.address import Refused, check_url, parse_networks, parse_url, resolve
+from workers.address import Refused, check_url, is_public, parse_networks, parse_url, resolve
 
 NOTHING = ()
 LOOPBACK = parse_networks("127.0.0.0/8, ::1")
@@ -244,3 +246,34 @@ def test_the_endpoint_groups_what_one_receiver_answers():
     assert parse_url("https://A.example/x").endpoint == "a.example:443"
     assert parse_url("http://[::1]:9000/x?y").endpoint == "[::1]:9000"
     assert parse_url("http://[::1]:9000/x?y").path == "/x?y"
+
+
+@given(
+    st.text()
+    | st.text(st.sampled_from("htps:/@[]%.0123456789abcdefx?#&-_~\\ "), max_size=40)
+    | st.text(max_size=20).map(lambda text: f"https://{text}/")
+    | st.text(st.sampled_from(":.0123456789abcdefx[]%"), max_size=30).map(lambda t: f"http://{t}/")
+)
+def test_no_url_breaks_the_judge(url):
+    """Whatever a client writes gets a sentence, or goes where any client may go."""
+    reason = check_url(url, NOTHING)
+    if reason is None:
+        target = parse_url(url)
+        assert (target.scheme, target.port) == ("https", 443)
+        assert target.address is None or is_public(target.address)
+    else:
+        assert "\n" not in reason
+
+
+@given(st.ip_addresses(v=4))
+def test_a_public_address_is_global_to_python_too(address):
+    """Ours is the stricter of the two tables."""
+    assert address.is_global or not is_public(address)
+
+
+@given(st.ip_addresses(v=4))
+def test_an_address_is_judged_alike_in_every_spelling(address):
+    number = int(address)
+    spellings = [str(address), str(number), hex(number), f"0{number:o}", f"[::ffff:{address}]"]
+    reasons = {check_url(f"https://{spelling}/", NOTHING) for spelling in spellings}
+    assert len(reasons) == 1

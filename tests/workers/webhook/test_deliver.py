@@ -127,6 +127,12 @@ def test_dripping_headers_do_not_hold_us(answer_raw, beginning):
     assert outcome.kind == "retry"
 
 
+def test_a_dripping_tls_handshake_does_not_hold_us(answer_raw):
+    """The beginning of a long TLS record, then a byte now and then."""
+    url = answer_raw(drip(b"\x16\x03\x03\x40\x00\x02")).replace("http:", "https:")
+    assert attempt(url, b"{}", {}, SHORT).kind == "retry"
+
+
 def test_endless_interim_answers_do_not_hold_us(answer_raw):
     def answer(connection):
         while True:
