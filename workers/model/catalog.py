@@ -22,7 +22,8 @@ from typing import Any, Final
 from workers.model.build import PACK, architecture_of
 from workers.model.config import BadModel
 from workers.model.gguf_file import GgufFile
-from workers.model.pack import OtherLayout, Packed, Progress, Weights, write_pack
+from workers.model.pack import OtherLayout, Progress, Weights
+from workers.model.packer import Packed, write_pack
 from workers.model.wheel import DEFAULT_MODEL, FETCHED, WHEEL, fetch_default
 from workers.text.text_model import CARD, TOKENIZER
 from workers.text.vocabulary import UnknownTokenizer, build_tokenizer, text_card

@@ -5,12 +5,11 @@
     any other matrix  becomes q8_0
     rows that are no multiple of 32, and all vectors (norms, biases)   become f32
 
-A matrix is converted a few rows at a time: its float32 form never lies in memory as a whole.
+A matrix is converted some rows at a time, so that no large one ever lies in memory as a whole.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import sqrt
 from typing import Final
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType as Type
 from gguf import quants
 
-from kernels.layout import FORMATS
+from kernels.layout import FORMATS, TILE_ROWS
 from kernels.ops import QUANT_BLOCK
 from workers.model.config import BadModel
 from workers.model.gguf_file import GgufTensor
@@ -26,21 +25,22 @@ from workers.model.gguf_file import GgufTensor
 Array = npt.NDArray[np.generic]
 
 KEPT: Final = {Type.Q4_0: "q4_0", Type.Q4_1: "q4_1", Type.Q8_0: "q8_0"}
-CHUNK_VALUES: Final = 1 << 22  # weights converted at once
+CHUNK_VALUES: Final = 1 << 20  # weights converted at once, about
 GGUF_TYPE: Final = {kind: kept for kept, kind in KEPT.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Converted:
-    """A tensor as the pack will hold it, not yet in the kernels' order.
+class Piece:
+    """Some rows of a tensor as the pack will hold them, not yet in the kernels' order.
 
-    raw    (rows, row_bytes) uint8 blocks, or float32 in the tensor's shape for kind "f32"
-    error  root mean square of the change, relative to that of the weights; 0.0 when nothing changed
+    raw      (rows, row_bytes) uint8 blocks; or float32 for kind "f32", (rows, cols) or (values,)
+    change   sum of squares of what the conversion changed
+    weights  sum of squares of the weights, where anything changed
     """
 
-    kind: str
     raw: Array
-    error: float
+    change: float = 0.0
+    weights: float = 0.0
 
 
 def kind_of(tensor: GgufTensor) -> str:
@@ -52,42 +52,43 @@ def kind_of(tensor: GgufTensor) -> str:
     return KEPT.get(tensor.type, "q8_0")
 
 
-def convert(tensor: GgufTensor) -> Converted:
-    """Raises BadModel when the type cannot be read or a value is not finite."""
+def convert(tensor: GgufTensor) -> Iterator[Piece]:
+    """The tensor's pieces in order, all but the last a multiple of TILE_ROWS rows.
+
+    Raises BadModel when the type cannot be read or a value is not finite.
+    """
     kind = kind_of(tensor)
-    if KEPT.get(tensor.type) == kind:
-        converted = Converted(kind, np.ascontiguousarray(tensor.data), 0.0)
-    elif kind == "f32":
-        values = _dequantized(tensor, tensor.data).reshape(tensor.shape)
-        converted = Converted(kind, np.ascontiguousarray(values, np.float32), 0.0)
-    else:
-        converted = _requantized(tensor, kind)
-    if not _is_finite(converted):
-        raise BadModel(f"tensor {tensor.name} holds values that are not finite")
-    return converted
+    for data in _chunks(tensor):
+        piece = _converted(tensor, kind, data)
+        if not _is_finite(kind, piece.raw):
+            raise BadModel(f"tensor {tensor.name} holds values that are not finite")
+        yield piece
 
 
-def _requantized(tensor: GgufTensor, kind: str) -> Converted:
+def _chunks(tensor: GgufTensor) -> Iterator[Array]:
+    """Slices of its data; a vector is one."""
+    if len(tensor.shape) == 1:
+        yield tensor.data
+        return
     rows, cols = tensor.shape
-    raw = np.empty((rows, cols // QUANT_BLOCK * FORMATS[kind].block_bytes), np.uint8)
-    change = total = 0.0
-    for begin, end in _chunks(rows, cols):
-        source = tensor.data[begin:end]
-        before = _dequantized(tensor, source)
-        if tensor.type == Type.Q4_K:
-            raw[begin:end] = q4_k_as_q4_1(np.ascontiguousarray(source).view(np.uint8))
-        else:
-            raw[begin:end] = quants.quantize(before, GGUF_TYPE[kind])
-        after = quants.dequantize(raw[begin:end], GGUF_TYPE[kind])
-        change += float(np.square(after - before, dtype=np.float64).sum())
-        total += float(np.square(before, dtype=np.float64).sum())
-    return Converted(kind, raw, sqrt(change / total) if total else 0.0)
-
-
-def _chunks(rows: int, cols: int) -> Iterator[tuple[int, int]]:
-    step = max(1, CHUNK_VALUES // cols)
+    step = max(1, CHUNK_VALUES // (cols * TILE_ROWS)) * TILE_ROWS
     for begin in range(0, rows, step):
-        yield begin, min(begin + step, rows)
+        yield tensor.data[begin : begin + step]
+
+
+def _converted(tensor: GgufTensor, kind: str, data: Array) -> Piece:
+    if KEPT.get(tensor.type) == kind:
+        return Piece(np.ascontiguousarray(data))
+    before = _dequantized(tensor, data)
+    if kind == "f32":
+        return Piece(np.ascontiguousarray(before, np.float32))
+    if tensor.type == Type.Q4_K:
+        raw = q4_k_as_q4_1(np.ascontiguousarray(data).view(np.uint8))
+    else:
+        raw = quants.quantize(before, GGUF_TYPE[kind])
+    after = quants.dequantize(raw, GGUF_TYPE[kind])
+    change = np.square(after - before, dtype=np.float64).sum()
+    return Piece(raw, float(change), float(np.square(before, dtype=np.float64).sum()))
 
 
 def _dequantized(tensor: GgufTensor, data: Array) -> npt.NDArray[np.float32]:
@@ -116,10 +117,10 @@ def q4_k_as_q4_1(blocks: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return np.concatenate([pair, packed], axis=-1).reshape(rows, -1)
 
 
-def _is_finite(converted: Converted) -> bool:
+def _is_finite(kind: str, raw: Array) -> bool:
     """Whether all floats of the blocks, or of a float tensor, are finite."""
-    if converted.kind == "f32":
-        return bool(np.isfinite(converted.raw.astype(np.float32, copy=False)).all())
-    form = FORMATS[converted.kind]
-    blocks = converted.raw.reshape(-1, form.block_bytes)[:, : 2 * form.halves]
-    return bool(np.isfinite(np.ascontiguousarray(blocks).view(np.float16)).all())
+    if kind == "f32":
+        return bool(np.isfinite(raw.astype(np.float32, copy=False)).all())
+    form = FORMATS[kind]
+    halves = raw.reshape(-1, form.block_bytes)[:, : 2 * form.halves]
+    return bool(np.isfinite(np.ascontiguousarray(halves).view(np.float16)).all())

@@ -5,7 +5,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from gguf import quants
 
-from kernels.layout import dequantize_blocks
+from kernels.layout import TILE_ROWS, dequantize_blocks
 from workers.model.config import BadModel
 from workers.model.convert import CHUNK_VALUES, convert, kind_of
 from workers.model.gguf_file import GgufTensor
@@ -15,6 +15,14 @@ WEIGHTS = np.random.default_rng(0).normal(size=(48, 512)).astype(np.float32)
 
 def tensor(kind, values=WEIGHTS):
     return GgufTensor("w", kind, values.shape, quants.quantize(values, kind))
+
+
+def whole(tensor):
+    """Kind, all pieces joined, and what was lost: the root mean square, relative."""
+    pieces = list(convert(tensor))
+    weights = sum(p.weights for p in pieces)
+    error = np.sqrt(sum(p.change for p in pieces) / weights) if weights else 0.0
+    return kind_of(tensor), np.concatenate([p.raw for p in pieces]), error
 
 
 def q4_k(rows, cols, seed=0):
@@ -39,7 +47,7 @@ def q4_k(rows, cols, seed=0):
     ],
 )
 def test_the_kind_follows_from_the_type(source, kind):
-    assert kind_of(tensor(source)) == convert(tensor(source)).kind == kind
+    assert kind_of(tensor(source)) == kind
 
 
 def test_q4_k_becomes_q4_1_and_q6_k_becomes_q8_0():
@@ -50,33 +58,33 @@ def test_q4_k_becomes_q4_1_and_q6_k_becomes_q8_0():
 @pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q4_1, Type.Q8_0])
 def test_kinds_the_kernels_know_keep_every_byte(kind):
     before = tensor(kind)
-    after = convert(before)
-    np.testing.assert_array_equal(after.raw, before.data)
-    assert after.error == 0.0
+    _, raw, error = whole(before)
+    np.testing.assert_array_equal(raw, before.data)
+    assert error == 0.0
 
 
 @pytest.mark.parametrize("kind", [Type.F32, Type.F16, Type.BF16, Type.Q5_0])
 def test_other_types_lose_what_eight_bits_lose(kind):
     """Half a step of amax / 127, amax about 2.5 deviations in a block of 32: near 0.6 %."""
     before = tensor(kind)
-    after = convert(before)
+    _, raw, error = whole(before)
     values = quants.dequantize(before.data, kind).astype(np.float64)
-    change = dequantize_blocks("q8_0", after.raw) - values
-    assert after.error == pytest.approx(np.sqrt((change**2).sum() / (values**2).sum()), rel=1e-3)
-    assert 0.001 < after.error < 0.01
+    change = dequantize_blocks("q8_0", raw) - values
+    assert error == pytest.approx(np.sqrt((change**2).sum() / (values**2).sum()), rel=1e-3)
+    assert 0.001 < error < 0.01
 
 
 def test_q4_k_keeps_its_four_bit_values():
     """Only scale and minimum are rounded, to float16: 2^-11 of each at most."""
     before = q4_k(6, 512)
-    after = convert(before)
+    _, raw, error = whole(before)
     values = quants.dequantize(before.data, Type.Q4_K)
-    blocks = after.raw.reshape(-1, 20)
+    blocks = raw.reshape(-1, 20)
     scale, minimum = np.abs(np.ascontiguousarray(blocks[:, :4]).view(np.float16)).T.astype(float)
     bound = (15 * scale + minimum)[:, None] * 2.0**-11 + 1e-7
-    change = np.abs(dequantize_blocks("q4_1", after.raw) - values).reshape(-1, 32)
+    change = np.abs(dequantize_blocks("q4_1", raw) - values).reshape(-1, 32)
     assert (change <= bound).all()
-    assert after.error < 1e-3
+    assert error < 1e-3
 
 
 def test_q6_k_is_read():
@@ -84,28 +92,32 @@ def test_q6_k_is_read():
     blocks = rng.integers(0, 256, (4, 210), np.uint8)
     blocks[:, 208:] = np.full((4, 1), 1e-3, np.float16).view(np.uint8)
     before = GgufTensor("w", Type.Q6_K, (4, 256), blocks)
-    assert 0 < convert(before).error < 0.02
+    assert 0 < whole(before)[2] < 0.02
 
 
 @pytest.mark.parametrize("kind", [Type.F32, Type.F16])
 def test_rows_that_are_no_multiple_of_32_stay_float(kind):
     before = tensor(kind, WEIGHTS[:, :40])
-    after = convert(before)
-    assert after.kind == "f32"
-    np.testing.assert_array_equal(after.raw, quants.dequantize(before.data, kind))
+    after_kind, raw, _ = whole(before)
+    assert after_kind == "f32"
+    np.testing.assert_array_equal(raw, quants.dequantize(before.data, kind))
 
 
 def test_vectors_become_float():
-    after = convert(tensor(Type.F16, WEIGHTS[0]))
-    assert (after.kind, after.raw.dtype, after.raw.shape) == ("f32", np.float32, (512,))
+    kind, raw, _ = whole(tensor(Type.F16, WEIGHTS[0]))
+    assert (kind, raw.dtype, raw.shape) == ("f32", np.float32, (512,))
 
 
-def test_rows_convert_alike_on_both_sides_of_a_chunks_edge():
+def test_rows_convert_alike_on_both_sides_of_an_edge():
+    """Pieces are whole tiles, and a piece's rows do not know of other rows."""
     edge = CHUNK_VALUES // 512
     values = np.tile(WEIGHTS, (edge // 48 + 2, 1))
-    whole = convert(tensor(Type.F32, values)).raw
-    few = convert(tensor(Type.F32, values[edge - 2 : edge + 2])).raw
-    np.testing.assert_array_equal(whole[edge - 2 : edge + 2], few)
+    assert [len(p.raw) for p in convert(tensor(Type.F32, values))] == [edge, len(values) - edge]
+    assert edge % TILE_ROWS == 0
+    raw = whole(tensor(Type.F32, values))[1]
+    np.testing.assert_array_equal(
+        raw[edge - 2 : edge + 2], whole(tensor(Type.F32, values[edge - 2 : edge + 2]))[1]
+    )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -115,10 +127,10 @@ def test_weights_that_are_not_finite_are_refused(kind, value):
     values = WEIGHTS.copy()
     values[3, 5] = value
     with pytest.raises(BadModel, match="tensor w holds values that are not finite"):
-        convert(tensor(kind, values))
+        whole(tensor(kind, values))
 
 
 def test_a_type_nobody_can_read_is_named():
     unknown = GgufTensor("w", Type.I32, (2, 32), np.zeros((2, 32), np.int32))
     with pytest.raises(BadModel, match="tensor w has type I32"):
-        convert(unknown)
+        whole(unknown)
