@@ -1,6 +1,6 @@
 """Becomes the node's store: `python -m workers.store_server` turns into the embedded Valkey.
 
-    LOCKSTEP_HOME/store/appendonlydir/     Valkey's log of every write (AOF), synced each second
+    LOCKSTEP_HOME/store/appendonlydir/     Valkey's log of every write (AOF); see store_sync.py
     LOCKSTEP_HOME/store/damaged-TIME/      what the log was before a damaged tail was cut off
     LOCKSTEP_HOME/store/lock               held by the server: one store per home
 
@@ -134,10 +134,11 @@ def lock_store(store: Path) -> None:
 
 def server_arguments(config: Settings, store: Path) -> list[str]:
     """How the server is started: nothing is evicted, no snapshot is made beside the log."""
+    fsync = "always" if config.store_fsync == "always" else "no"  # then store_sync does it
     return [
         "valkey-server", "--bind", "127.0.0.1", "--port", str(config.store_port),
         "--dir", str(store),
-        "--appendonly", "yes", "--appendfsync", config.store_fsync, "--save", "",
+        "--appendonly", "yes", "--appendfsync", fsync, "--save", "",
         "--maxmemory-policy", "noeviction", "--loglevel", "warning", "--always-show-logo", "no",
         "--hz", "5",  # an idle server wakes half as often; a blocking read may end 0.2 s late
     ]  # fmt: skip
@@ -151,6 +152,9 @@ def become_server(config: Settings) -> NoReturn:
     wait_for_port(config.store_port)
     repair_log(store)
     log.info("starting", port=config.store_port, folder=str(store), fsync=config.store_fsync)
+    if config.store_fsync == "everysec":
+        folder = str(store / "appendonlydir")
+        subprocess.Popen([sys.executable, "-m", "workers.store_sync", folder])
     os.execv(server_binary(), server_arguments(config, store))
 
 

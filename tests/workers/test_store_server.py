@@ -8,10 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from redis import ConnectionError, Redis
 
-from workers import store_server
+from workers import store_server, store_sync
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 30  # a hang, not a speed
@@ -90,7 +91,7 @@ def filled(store):
 def test_it_is_set_up_to_lose_nothing(store):
     store.start()
     config = store.redis.config_get()
-    wanted = {"appendonly": "yes", "appendfsync": "everysec", "save": "", "bind": "127.0.0.1"}
+    wanted = {"appendonly": "yes", "appendfsync": "no", "save": "", "bind": "127.0.0.1"}
     assert wanted.items() <= config.items()
     assert config["maxmemory-policy"] == "noeviction"
 
@@ -108,6 +109,52 @@ def test_what_was_written_is_there_after_a_restart(store, number):
     store.start()
     assert store.kept() == list(range(LENGTH))
     assert store.copies() == []
+
+
+SLOW_SYNC = """
+#include <unistd.h>
+int fdatasync(int fd) { (void)fd; sleep(2); return 0; }
+int fsync(int fd) { return fdatasync(fd); }
+"""
+
+
+@pytest.fixture(scope="module")
+def slow_disk(tmp_path_factory):
+    """LD_PRELOAD of a disk that takes two seconds for a sync."""
+    folder = tmp_path_factory.mktemp("slow")
+    (folder / "slow.c").write_text(SLOW_SYNC)
+    library = folder / "slow.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, folder / "slow.c"], check=True)
+    return str(library)
+
+
+def test_a_kill_loses_nothing_while_the_disk_is_slow(store, slow_disk):
+    """With appendfsync everysec Valkey holds writes back while a sync is under way."""
+    store.start(LD_PRELOAD=slow_disk)
+    store.redis.set("a", 1)
+    time.sleep(1.5)  # a sync has begun
+    store.fill()
+    store.stop(signal.SIGKILL)
+    store.start()
+    assert store.kept() == list(range(LENGTH))
+
+
+def test_the_log_is_synced_while_it_grows(store):
+    """What a power loss takes is what has not been synced."""
+    store.start()
+    store.fill()
+    synced: dict[str, int] = {}
+    store_sync.sync_grown(str(store.folder / "appendonlydir"), synced)
+    assert synced == {store.tail().name: store.tail().stat().st_size}
+
+
+def test_the_sync_ends_with_its_server(store):
+    store.start()
+    (sync,) = psutil.Process(store.server.pid).children()
+    assert "workers.store_sync" in sync.cmdline()
+    store.stop(signal.SIGKILL)
+    psutil.wait_procs([sync], timeout=WAIT_S)
+    assert not sync.is_running()
 
 
 def test_zero_bytes_after_the_tail_are_cut_off(filled):
