@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from workers.engine.engine import Engine
     from workers.queue.pool_worker import PoolWorker
 
-REPORT_S: Final = 1.0
+ABSENT_S: Final = 2.0  # between two reports of a pool that is not there
 
 
 def main(arguments: list[str]) -> int:
@@ -43,11 +43,11 @@ def main(arguments: list[str]) -> int:
         logger(pool).error("no model", reason=str(error))
         return 1
     worker.work()
-    return 0
+    return int(worker.crashed)
 
 
 def stay_absent(config: Settings) -> int:
-    """Say each second that there is no such processor here."""
+    """Say again and again that there is no such processor here."""
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
@@ -55,7 +55,7 @@ def stay_absent(config: Settings) -> int:
     logger("gpu").info("no GPU pool", reason=note)
     store = Store.of(config)
     load = PoolLoad(pool="gpu", worker=f"{os.uname().nodename}-absent", state="absent", note=note)
-    while not stopped.wait(REPORT_S):
+    while not stopped.wait(ABSENT_S):
         with suppress(RedisError):  # it comes back, or this process ends
             store.report(load)
     return 0

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from redis.exceptions import ResponseError
 
 from workers.store import Store
 from workers.wire import (
@@ -290,6 +291,23 @@ def test_the_prefix_is_on_every_key(redis_url):
     store.accept(request_id="r1", tenant="default", sla="standard", body=b"")
     store.cancel("r1")
     assert {key.decode()[:5] for key in store.redis.scan_iter()} == {"{t7}:"}
+
+
+def test_with_memory_full_a_hand_over_is_whole_or_refused(store):
+    """noeviction: what is accepted goes on to its queue; nothing new is accepted."""
+    entry_id = accepted(store).entry_id
+    store.redis.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(ResponseError):
+            store.accept(request_id="r2", tenant="default", sla="standard", body=b"")
+        assert route(store, entry_id) == "routed"
+        [item] = store.claim("cpu", "w1", 8)
+        assert store.finish("cpu", "w1", item, EndEvent(status="finished"), "text")
+    finally:
+        store.redis.config_set("maxmemory", 0)
+    assert store.job("r1")["text"] == "text"
+    assert store.job("r2") is None
+    assert store.redis.xlen(store.keys.requests("standard")) == 0
 
 
 def test_the_end_is_told_alike_by_hash_and_stream(store):

@@ -18,8 +18,8 @@ end
 
 local known = redis.call('HEXISTS', KEYS[1], 'birth')
 if known == 1 then
+  redis.call('EXPIRE', KEYS[1], ARGV[8]) -- first: allowed when memory is full, and so is the rest then
   redis.call('HSET', KEYS[1], 'last_heartbeat', rq_now())
-  redis.call('EXPIRE', KEYS[1], ARGV[8])
 end
 for i = 9, #ARGV, 2 do
   local id, execution = ARGV[i], ARGV[i + 1]

@@ -60,7 +60,7 @@ class BatchWorker(SimpleWorker):
         self.store, self.queue_name, self.capacity = store, queue, capacity
         self.inbox: SimpleQueue[Message] = SimpleQueue()
         self.held: dict[str, Claimed] = {}
-        self.burst = False
+        self.burst = self.crashed = False
         self.claiming = (
             threading.Lock()
         )  # held changes by claims under it; stopping is set under it
@@ -215,32 +215,43 @@ class BatchWorker(SimpleWorker):
     def execute_job(self, job: Any, queue: Any) -> None:
         """Run until nothing is left; what is claimed meanwhile joins in."""
         self.set_state(WorkerStatus.BUSY)
-        self.handle(job)
+        try:
+            self.handle(job)
+            self.run_batch()
+        except Exception:
+            self.crashed = not self._stop_requested
+            raise
+
+    def run_batch(self) -> None:
         while not self._stop_requested:
             if self.burst:
                 self.patiently(self.claim)
             while message := self.next_message(0.0):
                 self.handle(message)
+            self.pulse.progress += 1
             if not self.has_work():
                 break
             self.advance()
-            self.pulse.progress += 1
-        self.pulse.progress += 1
 
     def teardown(self) -> None:
-        """Hand back what is held, then leave RQ's registers."""
+        """Put back what is held, then leave RQ's registers."""
         self.pulse.stopping = True
         self.claiming.acquire(timeout=FLUSH_S)  # a claim under way ends first; none follows
         self.bookkeeper.stop()
         self.flush(FLUSH_S)
-        held = list(self.held.values())
         try:
-            if held:
-                self.store.hand_back(self.queue_name, held)
-                logger("queue").info("handed back", worker=self.name, jobs=len(held))
+            self.give_back()
             super().teardown()  # type: ignore[no-untyped-call]
         except RedisError as error:  # then the successor recovers them, or their leases run out
             logger("queue").warning("the store is away while stopping", error=str(error)[:200])
+
+    def give_back(self) -> None:
+        """A worker that stops burns no attempt; one that crashed may have died of what it held."""
+        if self.crashed:
+            self.store.recover(self.queue_name, self.name)
+        elif held := list(self.held.values()):
+            self.store.hand_back(self.queue_name, held)
+            logger("queue").info("handed back", worker=self.name, jobs=len(held))
 
     # --- shared by the threads ---
 
@@ -258,9 +269,9 @@ class BatchWorker(SimpleWorker):
         return len(items)
 
     def room(self) -> int:
-        """Places for more; none beside an item that runs alone."""
+        """Places for more; none beside an item that runs alone, or while the work hangs."""
         held = list(self.held.values())
-        if self.pulse.stopping or any(item.alone for item in held):
+        if self.pulse.stopping or self.pulse.hanging or any(item.alone for item in held):
             return 0
         return self.capacity - len(held)
 

@@ -83,6 +83,7 @@ class Bookkeeper(threading.Thread):
     def beat(self) -> None:
         held = list(self.held.values())
         moved = self.pulse.progress != self.last_progress
+        self.last_progress = self.pulse.progress
         reply = self.store.beat(self.queue, self.worker, held if moved else [])
         if not reply.is_known:
             self.register()
@@ -96,7 +97,7 @@ class Bookkeeper(threading.Thread):
     def watch(self, moved: bool) -> None:
         """End a process that holds items and has not moved for long: only a new one can go on."""
         now = time.monotonic()
-        self.last_progress = self.pulse.progress
+        self.pulse.hanging = not moved
         if moved:
             self.moved_at = now
         elif now - self.moved_at > STUCK_LEASES * self.store.lease_s:

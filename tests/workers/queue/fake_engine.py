@@ -1,7 +1,7 @@
 """An engine without a model: its tokens are a function of (request id, position).
 
 metadata of a request steers it: {"kill_at": n} ends the process when token n is to be made,
-{"hang_at": n} sleeps for ever there.
+{"hang_at": n} sleeps for ever there, {"raise_at": n} raises.
 """
 
 import os
@@ -71,6 +71,8 @@ class FakeEngine:
             return [self.end(request, EndEvent(status="cancelled", code="cancelled"))]
         if request.metadata.get("kill_at") == index:
             os._exit(137)
+        if request.metadata.get("raise_at") == index:
+            raise ZeroDivisionError(request_id)
         if request.metadata.get("hang_at") == index:
             time.sleep(3600)
         outputs = []

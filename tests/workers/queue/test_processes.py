@@ -2,6 +2,8 @@
 
 import signal
 
+import pytest
+
 from tests.workers.queue.fake_engine import expected_text
 from workers.wire import END_ENTRY_ID
 
@@ -74,17 +76,18 @@ def test_a_stopped_pool_hands_everything_back(node, processes):
     assert node.store.job("r0")["attempts"] == 0
 
 
-def test_a_request_that_kills_its_worker_ends_as_poison(node, processes):
+@pytest.mark.parametrize("how", ["kill_at", "raise_at"])
+def test_a_request_that_ends_its_worker_ends_as_poison(node, processes, how):
     """Neighbours finish; the killer is delivered max_attempts times, alone from the third on."""
     node.route("good1", max_tokens=30)
-    node.route("killer", metadata={"kill_at": 0})
+    node.route("killer", metadata={how: 0})
     node.route("good2", max_tokens=30)
     while node.status("killer") != "failed":
         process = processes(lease_s=60)
         node.until(
             lambda process=process: process.poll() is not None or node.status("killer") == "failed"
         )
-        assert process.poll() in (137, None)
+        assert process.poll() in (137, 0, None)
     node.until_ended("good1", "good2")
     for request_id in ("good1", "good2"):
         check_finished(node, request_id, 30)
@@ -94,14 +97,14 @@ def test_a_request_that_kills_its_worker_ends_as_poison(node, processes):
 
 
 def test_a_hung_engine_loses_its_requests(node, processes):
-    node.route("r1", max_tokens=10, metadata={"hang_at": 3})
-    node.route("r2", max_tokens=10)
+    node.route("r1", max_tokens=60, metadata={"hang_at": 20})
+    node.route("r2", max_tokens=60)
     processes(lease_s=1.0)
     node.until(moving(node, "r2", 3))
     node.redis.hset(node.keys.job("r1"), "cancel", 1)  # so that it hangs only once
     processes(lease_s=1.0)
     node.until_ended("r1", "r2")
-    check_finished(node, "r2", 10)
+    check_finished(node, "r2", 60)
     assert node.status("r1") == "cancelled"
 
 

@@ -1,0 +1,92 @@
+"""What the engine says is written in order, in few calls, and waits while the store is away."""
+
+import threading
+
+import pytest
+from redis.exceptions import ConnectionError as StoreAway
+
+from workers.queue.emitter import Emitter, Told
+from workers.queue.patience import patiently
+from workers.queue.pulse import Pulse
+from workers.store import Claimed
+from workers.wire import EndEvent, TokenEvent
+
+ONE, TWO = Claimed("r1", "e1", 1, None), Claimed("r2", "e2", 1, None)
+END = EndEvent(status="finished")
+
+
+def token(index):
+    return TokenEvent(index=index, token_id=index, text="", digest="")
+
+
+class Store:
+    """Remembers calls; fails as often as told; holds them back until open."""
+
+    def __init__(self, failures=0, lost=()):
+        self.calls, self.failures, self.lost = [], failures, lost
+        self.open = threading.Event()
+        self.open.set()
+
+    def journal(self, pool, groups):
+        self.open.wait(30)
+        if self.failures:
+            self.failures -= 1
+            raise StoreAway("away")
+        self.calls.append([(item.job_id, [e.index for e in events]) for item, events in groups])
+        return [item.job_id for item, _ in groups if item in self.lost]
+
+    def finish(self, pool, worker, item, end, text):
+        self.calls.append((item.job_id, text))
+        return item not in self.lost
+
+
+def run(store, told):
+    lost, ended, pulse = [], [], Pulse()
+    emitter = Emitter(store, "cpu", "w", pulse, on_lost=lost.append, on_end=ended.append)
+    for item in told:
+        emitter.put(item)
+    emitter.start()
+    emitter.flush(30)
+    assert not emitter.is_alive()
+    return lost, ended
+
+
+def test_what_has_come_is_one_call_and_ends_follow():
+    store = Store()
+    told = [Told(ONE, token(0)), Told(TWO, token(5)), Told(ONE, token(1)), Told(ONE, END, "all")]
+    assert run(store, told) == ([], [ONE])
+    assert store.calls == [[("r1", [0, 1]), ("r2", [5])], ("r1", "all")]
+
+
+def test_a_lost_lease_is_told():
+    assert run(Store(lost=(ONE,)), [Told(ONE, token(0)), Told(TWO, token(0))]) == ([ONE], [])
+    assert run(Store(lost=(ONE,)), [Told(ONE, END), Told(TWO, END)]) == ([ONE], [TWO])
+
+
+def test_an_outage_loses_nothing():
+    store = Store(failures=4)
+    assert run(store, [Told(ONE, token(0)), Told(ONE, END)]) == ([], [ONE])
+    assert store.calls == [[("r1", [0])], ("r1", "")]
+
+
+def test_two_executions_of_one_request_are_told_apart():
+    again, store = Claimed("r1", "e9", 1, None), Store()
+    run(store, [Told(ONE, token(0)), Told(again, token(0))])
+    assert store.calls == [[("r1", [0]), ("r1", [0])]]
+
+
+def test_patience_ends_when_it_is_told_to():
+    tries = []
+
+    def fails():
+        tries.append(1)
+        raise StoreAway("away")
+
+    with pytest.raises(StoreAway):
+        patiently(fails, lambda: len(tries) == 3)
+    assert len(tries) == 3
+
+
+def test_patience_is_for_the_store_only():
+    with pytest.raises(ZeroDivisionError):
+        patiently(lambda: 1 / 0, lambda: False)
