@@ -24,8 +24,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     temperature  0 is greedy, 0..2
     top_k        0 is off
     seed         0..2^64-1; admission derives one from the request id when the client gave none
-    logprobs     0 is off; n: log probabilities of the chosen token and the n most likely ones,
-                 <= 20; None in requests that did not ask
+    logprobs     n: log probabilities of the chosen token and the n most likely ones, 0..20; 0: of the
+                 chosen one alone; None in requests that did not ask
     """
 
     max_tokens: int
@@ -124,6 +124,7 @@ class Keys:
         self.rq_prefix = f"{prefix}:rq"
         self.dead = f"{prefix}:dead"
         self.active = f"{prefix}:active"
+        self.ends = f"{prefix}:ends"  # counters: "CLASS STATUS"
         self.control = f"{prefix}:control"
         self.router_bell = f"{prefix}:bell:router"
         self.pools = f"{prefix}:pools"

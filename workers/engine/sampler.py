@@ -61,8 +61,9 @@ class Sampler:
             token_id = best_id
         else:
             token_id = self._choose(sequence, params, row)
-        logprobs = self._logprobs(row, token_id, params.logprobs) if params.logprobs else None
-        return Draw(token_id, logprobs)
+        if params.logprobs is None:
+            return Draw(token_id, None)
+        return Draw(token_id, self._logprobs(row, token_id, params.logprobs))
 
     def _choose(self, sequence: Sequence, params: SamplingParams, row: F32) -> int:
         scores = row.copy()
@@ -104,8 +105,9 @@ class Sampler:
         scores = row - row.max()
         total: F32 = np.array([total_of(self._weights(scores))], np.float32)
         self._ops.log(total, total)
-        best = descending(scores, top_k(scores, min(count, len(scores))))
-        ids = [token_id, *best.tolist()]
+        ids = [token_id]
+        if count:
+            ids += descending(scores, top_k(scores, min(count, len(scores)))).tolist()
         values: list[float] = (scores[ids] - total[0]).tolist()
         return list(zip(ids, values, strict=True))
 

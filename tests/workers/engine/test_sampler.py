@@ -175,9 +175,16 @@ def test_logprobs_are_of_the_raw_logits():
 
 def test_no_logprobs_unless_asked():
     sampler = Sampler(ReferenceOps(), frozenset())
-    for asked in (None, 0):
-        draw = sampler.sample([(sequence_of(temperature=0, logprobs=asked), 0)], logits_of()[None])
-        assert draw[0].logprobs is None
+    draw = sampler.sample([(sequence_of(temperature=0), 0)], logits_of()[None])[0]
+    assert draw.logprobs is None
+
+
+def test_zero_logprobs_is_the_chosen_token_alone():
+    sampler = Sampler(ReferenceOps(), frozenset())
+    draw = sampler.sample([(sequence_of(temperature=0, logprobs=0), 0)], logits_of()[None])[0]
+    [(token_id, logprob)] = draw.logprobs
+    assert token_id == 1
+    assert logprob == pytest.approx(math.log(0.5), rel=1e-5)
 
 
 def test_more_logprobs_than_tokens_gives_all():
