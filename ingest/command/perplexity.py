@@ -1,8 +1,8 @@
 """Perplexity of a text, in llama.cpp's way, so that numbers can be laid side by side.
 
-The text's tokens are cut into windows of 512. In each, the second half is scored: each token by the
-probability that the model gave it. A text shorter than a window is one window, and all but its
-first token are scored. perplexity = exp(mean of -log p).
+The text's tokens are cut into windows of 512. In each, the second half but for its first token is
+scored: each token by the probability that the model gave it. A text shorter than a window is one
+window, and all but its first token are scored. perplexity = exp(mean of -log p).
 """
 
 import math
@@ -34,7 +34,7 @@ def windows_of(ids: list[int], text: TextModel) -> list[Window]:
         return [Window(tuple(ids), 1)] if len(ids) > 1 else []
     starts = range(0, len(ids) - size + 1, size)
     cut = [(*bos, *ids[start + len(bos) : start + size]) for start in starts]
-    return [Window(window, size // 2) for window in cut]
+    return [Window(window, size // 2 + 1) for window in cut]
 
 
 class Perplexity:
