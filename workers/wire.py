@@ -24,8 +24,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     temperature  0 is greedy, 0..2
     top_k        0 is off
     seed         0..2^64-1; admission derives one from the request id when the client gave none
-    logprobs     n: log probabilities of the chosen token and the n most likely ones, 0..20; 0: of the
-                 chosen one alone; None in requests that did not ask
+    logprobs     n: log probabilities of the chosen token and the n most likely ones, 0..20;
+                 0: of the chosen one alone; None in requests that did not ask
     """
 
     max_tokens: int
