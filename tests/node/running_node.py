@@ -34,9 +34,11 @@ class Node:
     """Started by start(), stopped by stop() or, whatever happened, by kill()."""
 
     def __init__(self, home: Path, port: int, store_port: int, **settings: str) -> None:
+        """settings are LOCKSTEP_* variables; with a LOCKSTEP_REDIS_URL, store_port is idle."""
         self.home = home
         self.url = f"http://127.0.0.1:{port}"
-        self.store = Store(f"redis://127.0.0.1:{store_port}/0", Keys("nodetest"))
+        store_url = settings.get("LOCKSTEP_REDIS_URL", f"redis://127.0.0.1:{store_port}/0")
+        self.store = Store(store_url, Keys("nodetest"))
         self.log = home / "node.log"
         self.seen: dict[int, psutil.Process] = {}
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}

@@ -19,8 +19,8 @@ def fields(number, **more):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(node) -> list[tuple[list[int], str]]:
-    """Token ids and text of each request, when nothing happens."""
+def undisturbed(node) -> list[tuple[list[int], str, str]]:
+    """Token ids, text and digest of each request, when nothing happens."""
     ids = [submit(node, number) for number in range(len(LENGTHS))]
     return [finished_once(node, request_id) for request_id in ids]
 
@@ -31,12 +31,15 @@ def submit(node, number, **more) -> str:
 
 
 def finished_once(node, request_id):
-    """What the journal holds of a request that finished; the job says the same."""
+    """What the journal holds of a request that finished; the job says the same.
+
+    The digest is over the bits of all logits: after a kill they are the same, too.
+    """
     job = node.end(request_id)
     assert job["status"] == "finished", job
     token_ids, text = node.journalled(request_id)
     assert (job["text"], job["output_tokens"]) == (text, len(token_ids))
-    return token_ids, text
+    return token_ids, text, job["digest"]
 
 
 def webhooks_of(receiver, ids):

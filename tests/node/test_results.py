@@ -73,6 +73,30 @@ def test_a_job_is_cancelled(node):
     assert 3 < len(node.journalled("cancelled")[0]) < 2000
 
 
+def test_log_probabilities_as_openais_client_asks_for_them(openai):
+    messages = [{"role": "user", "content": "Name a colour."}]
+    asked = {"model": MODEL, "messages": messages, "max_tokens": 4, "temperature": 0}
+    answer = openai.chat.completions.create(**asked, logprobs=True, top_logprobs=3)
+    tokens = answer.choices[0].logprobs.content
+    assert len(tokens) == 4
+    for token in tokens:
+        assert [3, token.logprob] == [len(token.top_logprobs), token.top_logprobs[0].logprob]
+    bare = openai.chat.completions.create(**asked, logprobs=True).choices[0].logprobs.content
+    assert [token.logprob for token in bare] == [token.logprob for token in tokens]
+
+
+def test_a_client_that_goes_away_cancels_its_request(node, openai):
+    before = set(node.store.redis.scan_iter(node.store.keys.job("*")))
+    stream = openai.completions.create(
+        model=MODEL, prompt="A very long story:", max_tokens=3000, stream=True
+    )
+    next(iter(stream))
+    stream.close()
+    (key,) = set(node.store.redis.scan_iter(node.store.keys.job("*"))) - before
+    request_id = key.decode().rpartition(":")[2]
+    assert node.end(request_id)["status"] == "cancelled"
+
+
 def test_many_at_once_give_what_each_gives_alone(node):
     prompts = [f"The number {n} is" for n in range(8)]
     asked = ["max_tokens", "16", "temperature", "0.7"]
