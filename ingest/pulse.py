@@ -4,11 +4,13 @@ The front door refuses by it, /readyz judges by it, /metrics shows it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from redis.exceptions import ResponseError
+
 from workers.store import Store
-from workers.wire import POOLS, SLA_CLASSES, PoolLoad
+from workers.wire import GROUP, POOLS, SLA_CLASSES, PoolLoad
 
 STALL_S: Final = 30.0
 
@@ -29,15 +31,17 @@ class Pulse:
     queues: dict[str, int]
     loads: list[PoolLoad]
     num_routers: int
+    handled: int = 0  # messages by those routers so far
+    ends: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by class and status
 
     def waiting(self, sla: str) -> int:
         """Requests that a new one of this class would queue behind."""
         return self.streams[sla] + sum(self.queues.values())
 
     def vitals(self) -> dict[str, Vital]:
-        """The router moves when its streams change; a pool when it computes layers."""
+        """The router moves when it handles messages; a pool when it computes layers."""
         streams = tuple(self.streams.values())
-        vitals = {"router": Vital(sum(streams), streams)}
+        vitals = {"router": Vital(sum(streams), (streams, self.handled))}
         for pool, queued in self.queues.items():
             mine = [load for load in self.loads if load.pool == pool]
             busy = sum(load.running + load.waiting for load in mine)
@@ -63,22 +67,38 @@ class StallWatch:
 
 
 def take_pulse(store: Store) -> Pulse:
-    """Reads queue lengths, pools and routers. Raises redis' errors."""
+    """Reads queue lengths, ends, pools and routers. Raises redis' errors."""
     keys = store.keys
     pipe = store.redis.pipeline(transaction=False)
     for sla in SLA_CLASSES:
         pipe.xlen(keys.requests(sla))
     for pool in POOLS:
         pipe.llen(keys.queue(pool))
-    counts = cast(list[int], pipe.execute())
+    pipe.hgetall(keys.ends)
+    *counts, ends = pipe.execute()
+    handled = handled_by_routers(store)
     return Pulse(
         streams=dict(zip(SLA_CLASSES, counts, strict=False)),
         queues=dict(zip(POOLS, counts[len(SLA_CLASSES) :], strict=True)),
         loads=store.loads(),
-        num_routers=num_routers(store),
+        num_routers=len(handled),
+        handled=sum(handled),
+        ends={class_and_status(name): int(count) for name, count in ends.items()},
     )
 
 
-def num_routers(store: Store) -> int:
-    """Routers that said within the last seconds that they live."""
-    return sum(1 for _ in store.redis.scan_iter(match=store.keys.router("*"), count=1000))
+def class_and_status(name: bytes) -> tuple[str, str]:
+    sla, _, status = name.decode().partition(" ")
+    return sla, status
+
+
+def handled_by_routers(store: Store) -> list[int]:
+    """Messages handled so far, by each router that said within the last seconds that it lives."""
+    stream = store.keys.requests(SLA_CLASSES[0])
+    try:
+        consumers = store.redis.xinfo_consumers(stream, GROUP)
+    except ResponseError:  # no router has ever been here
+        return []
+    names = [store.keys.router(consumer["name"].decode()) for consumer in consumers]
+    told = cast(list[bytes | None], store.redis.mget(names)) if names else []
+    return [int(count) for count in told if count is not None]

@@ -52,9 +52,22 @@ def readable(name: str, value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
 
 
+def pulse_object(pulse: Pulse) -> dict[str, Any]:
+    ends: dict[str, dict[str, int]] = {}
+    for (sla, outcome), count in pulse.ends.items():
+        ends.setdefault(sla, {})[outcome] = count
+    return {
+        "streams": pulse.streams,
+        "queues": pulse.queues,
+        "ended": ends,
+        "num_routers": pulse.num_routers,
+        "loads": msgspec.to_builtins(pulse.loads),
+    }
+
+
 def show_node(pulse: Pulse, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(msgspec.to_builtins(pulse)))
+        print(json.dumps(pulse_object(pulse)))
         return
     console = Console()
     waiting = Table("waiting", *pulse.streams, *pulse.queues, box=None, pad_edge=False)

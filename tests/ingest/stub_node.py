@@ -50,6 +50,7 @@ class StubNode:
         for sla in SLA_CLASSES:
             key = self.store.keys.requests(sla)
             self.store.redis.xgroup_create(key, GROUP, id="0", mkstream=True)
+            self.store.redis.xgroup_createconsumer(key, GROUP, "stub")
         self.report()
         self.thread.start()
         return self

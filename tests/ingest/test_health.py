@@ -80,6 +80,16 @@ def test_metrics_tell_of_requests_times_queues_and_pools(door, node):
         assert line in page, line
 
 
+def test_ends_count_whichever_way_a_request_came(door, node, wait_until):
+    """A job's end is seen by no client of this process, nor is a refusal by the router."""
+    door.http.post("/v1/jobs", json={"prompt": "x", "id": "job", "sla": "batch"})
+    door.http.post("/v1/jobs", json={"prompt": "x", "id": "gone", "sla": "realtime"})
+    wait_until(lambda: door.desk.store.job("gone")["status"] == "finished")
+    page = door.http.get("/metrics").text
+    assert 'lockstep_requests_ended_total{outcome="finished",sla="batch"} 1.0' in page
+    assert 'lockstep_requests_ended_total{outcome="finished",sla="realtime"} 1.0' in page
+
+
 def test_a_pool_that_is_gone_is_gone_from_the_metrics(door, node):
     assert 'worker="stub"' in door.http.get("/metrics").text
     door.desk.store.redis.delete(door.desk.keys.pool("cpu", "stub"))

@@ -51,6 +51,8 @@ end
 local function end_request(id, flat, text)
   local job, tokens, status = job_key(id), tokens_key(id), flat[2]
   redis.call('ZREM', P .. ':active', id)
+  redis.call('HINCRBY', P .. ':ends', (redis.call('HGET', job, 'sla') or '?') .. ' ' .. status, 1)
+  redis.call('EXPIRE', P .. ':ends', KEEP_S)
   redis.pcall('XADD', tokens, '1-0', unpack(flat))
   redis.call('HSET', job, unpack(flat))
   if not text then
