@@ -112,4 +112,4 @@ def say_loading(store: Store, pool: str, worker: str, model: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    os._exit(main(sys.argv[1:]))  # at once: taking the interpreter apart costs up to a second

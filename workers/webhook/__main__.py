@@ -1,5 +1,6 @@
 """`python -m workers.webhook`: posts webhooks until it is told to stop, and hands back then."""
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -43,4 +44,4 @@ def build_worker(config: Settings) -> "WebhookWorker":
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os._exit(main())  # at once: taking the interpreter apart costs up to a second
