@@ -111,7 +111,7 @@ class Ops(Protocol):
         """out[t] = row token_ids[t] of table, dequantised.   out (T, H)"""
 
     def quantize_rows(self, out: QuantizedRows, x: F32) -> None:
-        """Round half to even of x / scale per block of 32.   x (T, K), K a multiple of 32"""
+        """Round half to even of x * (127 / max|x|), by blocks of 32.   x (T, K), 32 divides K"""
 
     def matmul(self, out: F32, x: QuantizedRows, w: Matrix) -> None:
         """out = x @ w.T for quantised kinds.   out (T, w.rows), x (T, w.cols)"""

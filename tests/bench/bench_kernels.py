@@ -2,11 +2,11 @@
 
     python tests/bench/bench_kernels.py [--op NAME] [--threads N] [--json]
 
-Every figure is the median of many runs of a few milliseconds, in the thread's own processor time (wall time with
-several threads), so that other work on the machine counts little. Weights are taken in turn from a set larger than the
-second-level cache, as a model takes them. Limits come from probe.c in the same run, one thread: bytes read per second
-and int8 multiply-adds per second of maddubs + paddw. `of_limit` compares per thread with the one that binds:
-`read` for one token, `maddubs` (or `fma` for floats: half of maddubs' quarter) for many.
+Every figure is the median of many runs of a few milliseconds, in the thread's own processor time
+(wall time with several threads), so that other work on the machine counts little. Weights are taken
+in turn from a set larger than the second-level cache, as a model takes them. Limits come from
+probe.c in the same run, one thread: bytes read per second, and int8 multiply-adds per second of
+maddubs + paddw. "limit" is the larger of the two shares, per thread.
 """
 
 import argparse
@@ -183,7 +183,8 @@ def bench_rows(ops: CpuOps, threads: int) -> list[Row]:
         }
         for name, call in calls.items():
             op, _, case = name.partition(" ")
-            found.append(row(op, case or "default model", num_tokens, threads, seconds(call, threads)))
+            each = seconds(call, threads)
+            found.append(row(op, case or "default model", num_tokens, threads, each))
     logits = rng.standard_normal((16, 49152)).astype(np.float32)
     sums, best = np.empty(16, np.uint64), np.empty(16, np.int32)
     for num_rows in (1, 16):
