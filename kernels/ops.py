@@ -10,7 +10,7 @@ written, never returned.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import numpy as np
@@ -83,6 +83,25 @@ class KvArena:
 
 
 @dataclass(frozen=True, slots=True)
+class StateArena:
+    """Recurrent memory of all sequences of one pool: one slot per sequence, of a fixed size.
+
+    conv    (num_slots, num_linear_layers, taps - 1, channels)        float32, raw inputs of the
+            last tokens, the oldest first
+    delta   (num_slots, num_linear_layers, num_v_heads, D_v, D_k)     float32, S transposed
+
+    What a slot holds before its sequence's first token is never read.
+    """
+
+    conv: F32
+    delta: F32
+
+
+def _no_slots() -> I32:
+    return np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """The tokens of one step, as every op sees them.
 
@@ -92,6 +111,10 @@ class Step:
     slot_mapping  (T,)             int64, block_id * BLOCK_TOKENS + position % BLOCK_TOKENS
     block_tables  (S, max_blocks)  int32, padded with 0
     logit_rows    (R,)             int32, indices into [0, T) of the tokens whose logits are wanted
+    state_slots   (S,)             int32, slot of each sequence's state; empty when a model has none
+
+    Ops with state want the tokens of a sequence one after the other, no position left out, and no
+    slot twice. A sequence whose first token here has position 0 starts from zero state.
     """
 
     token_ids: I32
@@ -100,6 +123,7 @@ class Step:
     slot_mapping: I64
     block_tables: I32
     logit_rows: I32
+    state_slots: I32 = field(default_factory=_no_slots)
 
 
 class Ops(Protocol):
@@ -123,7 +147,10 @@ class Ops(Protocol):
         """out += x.   (T, K); x may be (K,): a bias, added to every row"""
 
     def rms_norm(self, out: F32, x: F32, weight: F32, eps: float) -> None:
-        """out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight.   (T, K), weight (K,); out may be x"""
+        """out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight.   (T, K), weight (K,); out may be x.
+
+        x may be columns of wider rows: any distance between rows.
+        """
 
     def rope(self, x: F32, positions: I32, table: RopeTable) -> None:
         """Rotate in place.   x (T, heads, D); dims past the table's width pass through"""
@@ -131,11 +158,18 @@ class Ops(Protocol):
     def store_kv(self, kv: KvArena, layer: int, k: F32, v: F32, slot_mapping: I64) -> None:
         """Write K and V of the step's tokens as float16, saturated.  k, v (T, num_kv_heads, D)"""
 
-    def attention(
-        self, out: F32, q: F32, kv: KvArena, layer: int, step: Step, scale: float
-    ) -> None:
-        """Each token against all keys of its sequence, positions 0..its own; K and V are stored.
+    def l2_norm(self, out: F32, x: F32, eps: float, scale: float) -> None:
+        """out = x / sqrt(sum(x^2) + eps) * scale, per head.   (T, heads, D); out may be x.
 
+        x may be columns of wider rows: any distance between tokens.
+        """
+
+    def attention(
+        self, out: F32, q: F32, kv: KvArena, layer: int, step: Step, scale: float, window: int = 0
+    ) -> None:
+        """Each token against the keys of its sequence up to its own; K and V are stored.
+
+        window 0: positions 0..p; W: the last W of them, p - W < j <= p.
         out, q (T, num_heads, D). Head h reads kv head h // (num_heads // num_kv_heads).
         out must not overlap q.
         Source: Dao et al. 2022, arXiv:2205.14135; paged form: Kwon et al. 2023, arXiv:2309.06180.
@@ -143,6 +177,50 @@ class Ops(Protocol):
 
     def silu_mul(self, out: F32, gate: F32, up: F32) -> None:
         """out = gate / (1 + exp(-gate)) * up.   (T, K); out may be gate"""
+
+    def gelu_mul(self, out: F32, gate: F32, up: F32) -> None:
+        """out = gate / 2 * (1 + tanh(sqrt(2 / pi) * (gate + 0.044715 gate^3))) * up, as silu_mul"""
+
+    def sigmoid_mul(self, out: F32, gate: F32, up: F32) -> None:
+        """out = up / (1 + exp(-gate)).   (rows, K); out may be up or gate.
+
+        gate may be columns of wider rows: any distance between rows.
+        """
+
+    def scale(self, out: F32, factor: float) -> None:
+        """out *= factor, itself rounded to float32.   any shape, contiguous"""
+
+    def conv1d(
+        self, out: F32, x: F32, state: StateArena, layer: int, weight: F32, step: Step
+    ) -> None:
+        """Depthwise causal convolution over a sequence's tokens, then SiLU.
+
+        out, x   (T, channels)      out must not overlap x
+        layer    index into state.conv: linear layers are counted alone
+        weight   (channels, taps)   the last tap multiplies the token itself
+
+        The last taps - 1 inputs of each sequence are left in state.conv.
+        """
+
+    def delta_gates(self, decay: F32, beta: F32, a: F32, b: F32, ssm_a: F32, dt_bias: F32) -> None:
+        """decay = exp(ssm_a * ln(1 + exp(a + dt_bias))), beta = 1 / (1 + exp(-b)).
+
+        decay, beta, a, b (T, num_v_heads); ssm_a (negative), dt_bias (num_v_heads,)
+        """
+
+    def gated_delta_rule(
+        self, out: F32, q: F32, k: F32, v: F32, decay: F32, beta: F32,
+        state: StateArena, layer: int, step: Step,
+    ) -> None:  # fmt: skip
+        """The recurrence of a linear layer, token after token; leaves the state of the last one.
+
+        out, v        (T, num_v_heads, D_v)   v may be columns of wider rows; out is no input
+        q, k          (T, num_k_heads, D_k)   normalised; v head j reads head j % num_k_heads
+        decay, beta   (T, num_v_heads)
+
+        S = decay S;  e = beta (v - S^T k);  S = S + k e^T;  out = S^T q.   S is (D_k, D_v)
+        Source: Yang et al. 2024, arXiv:2412.06464.
+        """
 
     def exp(self, out: F32, x: F32) -> None:
         """The one exp of ARITHMETIC.md, elementwise.   any shape, contiguous; out may be x"""
@@ -155,6 +233,18 @@ class Ops(Protocol):
 
     def logits_argmax(self, out: I32, logits: F32) -> None:
         """Index of the largest logit, the lowest among equals; -1 when a logit is not finite."""
+
+
+def conv_shape(num_slots: int, num_layers: int, taps: int, channels: int) -> Sequence[int]:
+    """Shape of StateArena.conv."""
+    return (num_slots, num_layers, taps - 1, channels)
+
+
+def delta_shape(
+    num_slots: int, num_layers: int, num_v_heads: int, value_dim: int, key_dim: int
+) -> Sequence[int]:
+    """Shape of StateArena.delta."""
+    return (num_slots, num_layers, num_v_heads, value_dim, key_dim)
 
 
 def quantized_rows(num_tokens: int, cols: int) -> QuantizedRows:

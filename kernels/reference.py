@@ -5,6 +5,7 @@ sides add, and so which bits they give, is ARITHMETIC.md's matter. Activations a
 exactly as there, so that the products differ by rounding of sums alone.
 """
 
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -22,6 +23,7 @@ from kernels.ops import (
     Matrix,
     QuantizedRows,
     RopeTable,
+    StateArena,
     Step,
 )
 
@@ -30,6 +32,19 @@ F16_MAX: Final = 65504.0
 TINY_BLOCK: Final = np.float32(
     2.0**-100
 )  # a block whose largest value is below this counts as zero
+
+
+def runs_of(step: Step) -> list[tuple[slice, int, bool]]:
+    """(tokens, state slot, whether it starts from nothing) of each sequence of the step."""
+    bounds = np.flatnonzero(np.diff(step.seq_index, prepend=-1, append=-1))
+    return [
+        (
+            slice(int(begin), int(end)),
+            int(step.state_slots[step.seq_index[begin]]),
+            int(step.positions[begin]) == 0,
+        )
+        for begin, end in pairwise(bounds)
+    ]
 
 
 def weights_of(w: Matrix) -> F64:
@@ -91,18 +106,23 @@ class ReferenceOps:
         kv.blocks[block, layer, 0, :, offset] = np.clip(k, -F16_MAX, F16_MAX)
         kv.blocks[block, layer, 1, :, offset] = np.clip(v, -F16_MAX, F16_MAX)
 
+    def l2_norm(self, out: F32, x: F32, eps: float, scale: float) -> None:
+        square = np.sum(np.square(x, dtype=np.float64), axis=-1, keepdims=True)
+        out[...] = x / np.sqrt(square + eps) * scale
+
     def attention(
-        self, out: F32, q: F32, kv: KvArena, layer: int, step: Step, scale: float
+        self, out: F32, q: F32, kv: KvArena, layer: int, step: Step, scale: float, window: int = 0
     ) -> None:
         group = q.shape[1] // kv.blocks.shape[3]
         for t in range(q.shape[0]):
             num_keys = int(step.positions[t]) + 1
+            first = max(num_keys - window, 0) if window else 0
             used = -(-num_keys // BLOCK_TOKENS)
             blocks = kv.blocks[step.block_tables[step.seq_index[t], :used], layer].astype(float)
             for head in range(q.shape[1]):
                 keys, values = blocks[:, 0, head // group], blocks[:, 1, head // group]
-                keys = keys.reshape(-1, q.shape[2])[:num_keys]
-                values = values.reshape(-1, q.shape[2])[:num_keys]
+                keys = keys.reshape(-1, q.shape[2])[first:num_keys]
+                values = values.reshape(-1, q.shape[2])[first:num_keys]
                 scores = keys @ q[t, head].astype(np.float64) * scale
                 weights = np.exp(scores - scores.max())
                 out[t, head] = weights @ values / weights.sum()
@@ -110,6 +130,51 @@ class ReferenceOps:
     def silu_mul(self, out: F32, gate: F32, up: F32) -> None:
         g = gate.astype(np.float64)
         out[...] = g / (1 + np.exp(-g)) * up
+
+    def gelu_mul(self, out: F32, gate: F32, up: F32) -> None:
+        g = gate.astype(np.float64)
+        z = np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)
+        out[...] = g / (1 + np.exp(-2 * z)) * up  # 1 + tanh z = 2 / (1 + exp(-2z))
+
+    def sigmoid_mul(self, out: F32, gate: F32, up: F32) -> None:
+        out[...] = up / (1 + np.exp(-gate.astype(np.float64)))
+
+    def scale(self, out: F32, factor: float) -> None:
+        out *= np.float32(factor)
+
+    def conv1d(
+        self, out: F32, x: F32, state: StateArena, layer: int, weight: F32, step: Step
+    ) -> None:
+        taps = weight.shape[1]
+        for tokens, slot, starts in runs_of(step):
+            kept = state.conv[slot, layer]
+            past = np.zeros_like(kept) if starts else kept
+            inputs = np.concatenate([past, x[tokens]]).astype(np.float64)
+            n = inputs.shape[0] - taps + 1
+            y = sum(inputs[j : j + n] * weight[:, j] for j in range(taps))
+            out[tokens] = y / (1 + np.exp(-y))
+            kept[...] = inputs[n:]
+
+    def delta_gates(self, decay: F32, beta: F32, a: F32, b: F32, ssm_a: F32, dt_bias: F32) -> None:
+        decay[...] = np.exp(ssm_a * np.logaddexp(0, a.astype(np.float64) + dt_bias))
+        beta[...] = 1 / (1 + np.exp(-b.astype(np.float64)))
+
+    def gated_delta_rule(
+        self, out: F32, q: F32, k: F32, v: F32, decay: F32, beta: F32,
+        state: StateArena, layer: int, step: Step,
+    ) -> None:  # fmt: skip
+        heads, num_k_heads = v.shape[1], k.shape[1]
+        for tokens, slot, starts in runs_of(step):
+            kept = state.delta[slot, layer]
+            for j in range(heads):
+                s = np.zeros(kept.shape[1:]) if starts else kept[j].astype(np.float64)
+                for t in range(tokens.start, tokens.stop):
+                    key, query = k[t, j % num_k_heads], q[t, j % num_k_heads]
+                    s *= decay[t, j]
+                    e = beta[t, j] * (v[t, j] - s @ key)
+                    s += np.outer(e, key)
+                    out[t, j] = s @ query
+                kept[j] = s
 
     def exp(self, out: F32, x: F32) -> None:
         out[...] = np.exp(x.astype(np.float64))
