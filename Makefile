@@ -101,6 +101,7 @@ bench-peers: build
 
 bench: bench-peers
 	@$(BIN)/lockstep bench cpu
+	@$(BIN)/lockstep bench serve
 
 tidy: build-dev
 	@$(BIN)/ruff format .
