@@ -113,7 +113,9 @@ static void stripe_scores(group *g, const uint16_t *keys, long base, long count,
                            : D <= 256 ? 16
                                       : 8; /* keys that fit into `converted` */
     for (long j = 0; j < count; j += at_a_time) {
-        widen(g->converted, keys + j * D, at_a_time * D);
+        const long left =
+            (count - j + 7) / 8 * 8; /* whole vectors of keys; past them is memory too */
+        widen(g->converted, keys + j * D, (left < at_a_time ? left : at_a_time) * D);
         for (int r = 0; r < g->count; r++)
             for (long i = 0; i < at_a_time && base + j + i <= g->rows[r].position; i += 8)
                 _mm256_store_ps(g->P[r] + j + i,
@@ -200,7 +202,8 @@ static void attend(group *g, kv_layer kv, const int32_t *table, long kv_head, fl
             const float m = stripe_weights(g->P[r], &g->l[r], seen < count ? seen : count);
             merge_factors(g, r, m, base == 0);
         }
-        stripe_values(g, keys + kv.values_offset, base, count, D);
+        stripe_values(g, keys + kv.values_offset, base, count, D,
+                      STRIPE_KEYS * D - kv.values_offset);
     }
     for (int r = 0; r < g->count; r++)
         for (long d = 0; d < D; d += 8) {

@@ -90,6 +90,12 @@ static quantized_rows in_quantized(arguments *a, long T, long K) {
     return x;
 }
 
+/* The packed bytes of R rows: full tiles of `units` units each (LAYOUT.md). */
+static const void *in_packed(arguments *a, long R, long units, long unit_bytes) {
+    const long tiles = (R + TILE_ROWS - 1) / TILE_ROWS;
+    return take_array(a, "data", NPY_UINT8, 0, tiles * units * unit_bytes);
+}
+
 static void refuse(arguments *a, const char *what) {
     if (a->failed) return;
     PyErr_Format(PyExc_AssertionError, "%s: %s", a->op, what);
@@ -131,45 +137,45 @@ static int ready(arguments *a) {
     Py_BEGIN_ALLOW_THREADS call; \
     Py_END_ALLOW_THREADS Py_RETURN_NONE
 
-/* matmul_KIND(T, R, K, threads, out, values, scales, sums, data, packed_bytes) */
-#define MATMUL(kind)                                                        \
+/* matmul_KIND(T, R, K, threads, out, values, scales, sums, data) */
+#define MATMUL(kind, unit_bytes)                                            \
     OP(matmul_##kind) {                                                     \
         BEGIN(matmul_##kind);                                               \
         const long T = take_long(&a), R = take_long(&a), K = take_long(&a), \
                    threads = take_long(&a);                                 \
         float *out = out_f32(&a, "out", T * R);                             \
         const quantized_rows x = in_quantized(&a, T, K);                    \
-        const uint8_t *w = take_array(&a, "data", NPY_UINT8, 0, -1);        \
+        const uint8_t *w = in_packed(&a, R, K / QUANT_BLOCK, unit_bytes);   \
         RUN(matmul_##kind##_avx2(out, x, w, T, R, K, (int)threads));        \
     }
-MATMUL(q4_0)
-MATMUL(q4_1)
-MATMUL(q8_0)
+MATMUL(q4_0, 288)
+MATMUL(q4_1, 320)
+MATMUL(q8_0, 544)
 
 OP(matmul_f32) {
     BEGIN(matmul_f32);
     const long T = take_long(&a), R = take_long(&a), K = take_long(&a), threads = take_long(&a);
     float *out = out_f32(&a, "out", T * R);
     const float *x = in_f32(&a, "x", T * K);
-    const float *w = take_array(&a, "data", NPY_UINT8, 0, -1);
+    const float *w = in_packed(&a, R, K, 4 * TILE_ROWS);
     apart(&a, out, T * R * 4, x, T * K * 4, 0);
     RUN(matmul_f32_avx2(out, x, w, T, R, K, (int)threads));
 }
 
-#define EMBED(kind, type)                                                   \
+#define EMBED(kind, type, columns, unit_bytes)                              \
     OP(embed_##kind) {                                                      \
         BEGIN(embed_##kind);                                                \
         const long T = take_long(&a), R = take_long(&a), K = take_long(&a); \
         float *out = out_f32(&a, "out", T * K);                             \
-        const type *table = take_array(&a, "data", NPY_UINT8, 0, -1);       \
+        const type *table = in_packed(&a, R, K / (columns), unit_bytes);    \
         const int32_t *token_ids = in_i32(&a, "token_ids", T);              \
         within(&a, "token_ids", token_ids, T, R);                           \
         RUN(embed_##kind##_avx2(out, table, token_ids, T, K));              \
     }
-EMBED(q4_0, uint8_t)
-EMBED(q4_1, uint8_t)
-EMBED(q8_0, uint8_t)
-EMBED(f32, float)
+EMBED(q4_0, uint8_t, QUANT_BLOCK, 288)
+EMBED(q4_1, uint8_t, QUANT_BLOCK, 320)
+EMBED(q8_0, uint8_t, QUANT_BLOCK, 544)
+EMBED(f32, float, 1, 4 * TILE_ROWS)
 
 OP(quantize_rows) {
     BEGIN(quantize_rows);

@@ -9,8 +9,8 @@
  * finite is zero with scale NaN, so that only its own row's results become NaN. The largest value
  * is found on the bits of |x|, which sort like the values and show infinity and NaN at the top.
  *
- * A block of 32 values is about 40 instructions and two divisions. Measured: 4.7 G values/s, some 16
- * cycles a block; beside a matmul of 576 rows less than 1 % of the time.
+ * A block of 32 values is about 40 instructions and two divisions. Measured: 4.7 G values/s, some
+ * 16 cycles a block; beside a matmul of 576 rows less than 1 % of the time.
  * Spec: kernels/reference.py quantize_rows. Bench: tests/bench/bench_kernels.py --op quantize_rows.
  */
 #pragma GCC target("avx2,fma,f16c")
