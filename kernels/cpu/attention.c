@@ -202,8 +202,7 @@ static void attend(group *g, kv_layer kv, const int32_t *table, long kv_head, fl
             const float m = stripe_weights(g->P[r], &g->l[r], seen < count ? seen : count);
             merge_factors(g, r, m, base == 0);
         }
-        stripe_values(g, keys + kv.values_offset, base, count, D,
-                      STRIPE_KEYS * D - kv.values_offset);
+        stripe_values(g, keys + kv.values_offset, base, count, D);
     }
     for (int r = 0; r < g->count; r++)
         for (long d = 0; d < D; d += 8) {
