@@ -61,7 +61,7 @@ class Claimed:
     job_id        the request's id; of a webhook attempt RQ's job id
     execution_id  the fence: whatever is written for it names it
     attempts      deliveries without a new token, this one included
-    request       what is asked; None for webhooks
+    request       what is asked; None for webhooks, and when it cannot be read
     """
 
     job_id: str
@@ -284,15 +284,18 @@ class Store:
         return texts(self.run("reconcile", [self.keys.active], *arguments))
 
     def keep(self) -> None:
-        """Renew the expiry of the keys that belong to the node and not to a request."""
+        """Renew the expiry of the node's keys; forget in RQ's registries what has expired."""
         rq, queues = self.keys.rq_prefix, (*POOLS, "webhooks")
         kept = [self.keys.requests(sla) for sla in SLA_CLASSES]
         kept += [self.keys.dead, self.keys.active, self.keys.webhooks_due]
         kept += [f"{rq}:queues", f"{rq}:workers", *(f"{rq}:workers:{queue}" for queue in queues)]
-        registries = ("queue", "wip", "finished", "failed", "canceled")
-        kept += [f"{rq}:{name}:{queue}" for name in registries for queue in queues]
+        ended = [f"{rq}:{n}:{q}" for n in ("finished", "failed", "canceled") for q in queues]
+        kept += [f"{rq}:{name}:{queue}" for name in ("queue", "wip") for queue in queues]
+        seconds, _ = self.redis.time()
         with self.redis.pipeline(transaction=False) as pipeline:
-            for key in kept:
+            for key in ended:
+                pipeline.zremrangebyscore(key, 0, seconds)
+            for key in kept + ended:
                 pipeline.expire(key, KEEP_S)
             pipeline.execute()
 
@@ -340,7 +343,10 @@ class Store:
 
 
 def claimed(job_id: bytes, execution_id: bytes, request: bytes, attempts: int) -> Claimed:
-    asked = msgspec.msgpack.decode(request, type=Request) if request else None
+    try:
+        asked = msgspec.msgpack.decode(request, type=Request) if request else None
+    except msgspec.MsgspecError:  # written by another version, or by hand: its pool ends it
+        asked = None
     return Claimed(job_id.decode(), execution_id.decode(), attempts, asked)
 
 

@@ -1,7 +1,8 @@
 -- beat.lua - a living worker renews its leases and hears what became of them.
 --
 -- KEYS[1] RQ's hash of the worker
--- ARGV[5] queue name   ARGV[6] worker   ARGV[7] lease_s   ARGV[8] worker_ttl_s   ARGV[9] ... id, execution of each
+-- ARGV[5] queue name   ARGV[6] worker   ARGV[7] lease_s   ARGV[8] worker_ttl_s
+-- ARGV[9] ... id, execution of each
 -- returns {lost ids, cancelled ids, 1 when RQ knows the worker}
 -- include names
 -- include rq_job
@@ -13,12 +14,13 @@ local queue, lease_s, lost, cancelled = ARGV[5], tonumber(ARGV[7]), {}, {}
 local function lost_to_rq(id, execution)
   if queue == 'webhooks' then return false end
   local known = redis.call('HMGET', job_key(id), 'status', 'execution')
-  return known[1] == 'running' and known[2] == execution and redis.call('HGET', rq_key(id), 'status') == 'canceled'
+  return known[1] == 'running' and known[2] == execution
+    and redis.call('HGET', rq_key(id), 'status') == 'canceled'
 end
 
 local known = redis.call('HEXISTS', KEYS[1], 'birth')
 if known == 1 then
-  redis.call('EXPIRE', KEYS[1], ARGV[8]) -- first: allowed when memory is full, and so is the rest then
+  redis.call('EXPIRE', KEYS[1], ARGV[8]) -- first: allowed with memory full, and so is the rest then
   redis.call('HSET', KEYS[1], 'last_heartbeat', rq_now())
 end
 for i = 9, #ARGV, 2 do
@@ -32,6 +34,7 @@ for i = 9, #ARGV, 2 do
   end
 end
 if #ARGV > 8 then
-  redis.call('EXPIRE', RQ .. ':worker:' .. ARGV[6] .. ':executions', math.ceil(lease_s + LEASE_SLACK_S))
+  local mine = RQ .. ':worker:' .. ARGV[6] .. ':executions'
+  redis.call('EXPIRE', mine, math.ceil(lease_s + LEASE_SLACK_S))
 end
 return { lost, cancelled, known }

@@ -5,7 +5,8 @@
 -- ARGV[10] "1": the worker runs nothing   ARGV[11] ... execution ids, at least `room`
 -- returns {id, execution, request, attempts} of each; request is "" for webhooks
 --
--- What ended while it waited is skipped; what expired ends here. An item whose worker died twice without one new
+-- What ended while it waited is skipped; what expired ends here. An item whose worker died twice
+-- without one new
 -- token between runs alone, so that what kills its worker takes no neighbours along.
 -- include names
 -- include rq_job
@@ -16,7 +17,8 @@ local queue, worker, room, lease_s = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumb
 local max_attempts, idle = tonumber(ARGV[9]), ARGV[10] == '1'
 local is_pool = queue ~= 'webhooks'
 
--- An id in the queue that does not wait: RQ's record, if somebody changed it, says again what is so.
+-- An id in the queue that does not wait: RQ's record, if somebody changed it, says again what is
+-- so.
 local function pass_over(id, status)
   if not is_pool or status == 'running' then return end
   if status then return rq_end(id, RQ_STATUS[status]) end
@@ -43,7 +45,8 @@ while #taken < room and not alone do
   local id = redis.call('LPOP', KEYS[1])
   if not id then break end
   local record = record_key(queue, id)
-  local known = redis.call('HMGET', record, 'status', 'attempts', 'deadline_ms', 'cancel', 'request')
+  local known =
+    redis.call('HMGET', record, 'status', 'attempts', 'deadline_ms', 'cancel', 'request')
   local attempts = tonumber(known[2] or 0)
   if known[1] ~= 'queued' then
     pass_over(id, known[1])

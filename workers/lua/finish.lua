@@ -1,9 +1,12 @@
--- finish.lua - a request ends in the hands of its pool: end entry, status, RQ's records, webhook, in one step.
+-- finish.lua - a request ends in the hands of its pool: end entry, status, RQ's records, webhook,
+-- in one step.
 --
 -- KEYS[1] hash of the job   KEYS[2] RQ's hash of the worker
--- ARGV[5] queue name   ARGV[6] worker   ARGV[7] request id   ARGV[8] execution   ARGV[9] RQ's result, encoded
+-- ARGV[5] queue name   ARGV[6] worker   ARGV[7] request id   ARGV[8] execution
+-- ARGV[9] RQ's result, encoded
 -- ARGV[10] the whole text   ARGV[11] ... the end event
--- returns 1 when it is so (also when it was so already), 0 when the lease was lost and nothing is written
+-- returns 1 when it is so (also when it was so already), 0 when the lease was lost and nothing is
+-- written
 -- include names
 -- include rq_job
 -- include end_request
@@ -15,11 +18,13 @@ if not drop_lease(ARGV[5], id, execution) then
 end
 end_request(id, arguments(11), ARGV[10])
 local good = ARGV[12] == 'finished'
-redis.call('XADD', RQ .. ':results:' .. id, 'MAXLEN', 10, '*', 'type', good and 1 or 2, 'worker_name', ARGV[6],
-  'return_value', ARGV[9], 'execution_id', execution, 'execution_ended_at', NOW_S)
+redis.call('XADD', RQ .. ':results:' .. id, 'MAXLEN', 10, '*', 'type', good and 1 or 2,
+  'worker_name', ARGV[6], 'return_value', ARGV[9], 'execution_id', execution,
+  'execution_ended_at', NOW_S)
 redis.call('EXPIRE', RQ .. ':results:' .. id, RESULT_TTL_S)
 if redis.call('EXISTS', KEYS[2]) == 1 then
   redis.call('HINCRBY', KEYS[2], good and 'successful_job_count' or 'failed_job_count', 1)
-  redis.call('HINCRBYFLOAT', KEYS[2], 'total_working_time', (NOW_MS - tonumber(known[3] or NOW_MS)) / 1000)
+  local worked_ms = NOW_MS - tonumber(known[3] or NOW_MS)
+  redis.call('HINCRBYFLOAT', KEYS[2], 'total_working_time', worked_ms / 1000)
 end
 return 1

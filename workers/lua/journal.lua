@@ -1,6 +1,8 @@
--- journal.lua - the tokens of one step, fenced by the leases. A repeat changes nothing: Redis refuses an entry twice.
+-- journal.lua - the tokens of one step, fenced by the leases. A repeat changes nothing: Redis
+-- refuses an entry twice.
 --
--- ARGV[5] queue name   then of each request: id, execution, n, and n times: entry id, width, that many arguments
+-- ARGV[5] queue name   then of each request: id, execution, n, and n times: entry id, width, that
+-- many arguments
 -- returns the ids whose lease is lost; nothing was written for them
 -- include names
 -- include rq_job
@@ -10,9 +12,8 @@ local queue, lost, i = ARGV[5], {}, 6
 
 local function append(id, entry, first, width)
   local reply = redis.pcall('XADD', tokens_key(id), entry, unpack(ARGV, first, first + width - 1))
-  if type(reply) == 'table' and reply.err and not string.find(reply.err, 'equal or smaller', 1, true) then
-    error(reply.err)
-  end
+  local refused = type(reply) == 'table' and reply.err
+  if refused and not string.find(refused, 'equal or smaller', 1, true) then error(refused) end
   if entry == '0-1' then redis.call('EXPIRE', tokens_key(id), KEEP_S) end
 end
 
@@ -26,7 +27,9 @@ while i <= #ARGV do
     i = i + 2 + width
   end
   -- it moves: what its workers died of before was something else
-  if held and redis.call('HGET', job_key(id), 'attempts') ~= '0' then redis.call('HSET', job_key(id), 'attempts', 0) end
+  if held and redis.call('HGET', job_key(id), 'attempts') ~= '0' then
+    redis.call('HSET', job_key(id), 'attempts', 0)
+  end
   if not held then lost[#lost + 1] = id end
 end
 return lost

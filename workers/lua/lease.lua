@@ -1,8 +1,10 @@
 -- lease.lua - who works on what: a lease is a member ID:EXECUTION of RQ's registry of started jobs.
 -- Needs names.lua, rq_job.lua, end_request.lua.
 --
--- The lease ends at score - LEASE_SLACK_S, by the server's clock. RQ's own cleanup (any `rq info` runs it, by its
--- caller's clock, and it would burn a retry) looks at the score itself, so it comes an hour after our reaping.
+-- The lease ends at score - LEASE_SLACK_S, by the server's clock. RQ's own cleanup (any `rq info`
+-- runs it, by its
+-- caller's clock, and it would burn a retry) looks at the score itself, so it comes an hour after
+-- our reaping.
 local LEASE_SLACK_S = 3600
 
 -- The hash that says whether an item waits: of webhooks RQ's own, which is all they have.
@@ -15,11 +17,12 @@ local function wip_key(queue) return RQ .. ':wip:' .. queue end
 
 local function take_lease(queue, worker, id, execution, lease_s)
   local member, score = id .. ':' .. execution, NOW_S + lease_s + LEASE_SLACK_S
-  local keep_s, mine = math.ceil(lease_s + LEASE_SLACK_S), RQ .. ':worker:' .. worker .. ':executions'
+  local keep_s = math.ceil(lease_s + LEASE_SLACK_S)
+  local mine = RQ .. ':worker:' .. worker .. ':executions'
   redis.call('ZADD', wip_key(queue), score, member)
   redis.call('EXPIRE', wip_key(queue), KEEP_S)
-  redis.call('HSET', RQ .. ':execution:' .. member, 'id', execution, 'job_id', id, 'created_at', NOW_S,
-    'last_heartbeat', NOW_S, 'worker_name', worker)
+  redis.call('HSET', RQ .. ':execution:' .. member, 'id', execution, 'job_id', id,
+    'created_at', NOW_S, 'last_heartbeat', NOW_S, 'worker_name', worker)
   redis.call('EXPIRE', RQ .. ':execution:' .. member, keep_s)
   redis.call('ZADD', RQ .. ':executions:' .. id, score + 60, execution)
   redis.call('EXPIRE', RQ .. ':executions:' .. id, keep_s + 60)
@@ -27,7 +30,8 @@ local function take_lease(queue, worker, id, execution, lease_s)
   redis.call('EXPIRE', mine, keep_s)
   redis.call('HSET', record_key(queue, id), 'execution', execution, 'worker', worker)
   local now = rq_now()
-  redis.call('HSET', rq_key(id), 'status', 'started', 'worker_name', worker, 'started_at', now, 'last_heartbeat', now)
+  redis.call('HSET', rq_key(id), 'status', 'started', 'worker_name', worker,
+    'started_at', now, 'last_heartbeat', now)
 end
 
 -- Renew: nothing when the lease is lost.
@@ -42,7 +46,8 @@ local function renew_lease(queue, id, execution, lease_s)
 end
 
 local function has_lease(queue, id, execution)
-  return execution and redis.call('ZSCORE', wip_key(queue), id .. ':' .. execution) and true or false
+  if not execution then return false end
+  return redis.call('ZSCORE', wip_key(queue), id .. ':' .. execution) and true or false
 end
 
 -- The fence: true when the lease was ours, and then it is gone.
@@ -69,11 +74,13 @@ local function end_poison(queue, id, attempts)
   end
   local known = redis.call('HMGET', job_key(id), 'tenant', 'sla', 'entry', 'request')
   dead_letter('kind', 'request', 'id', id, 'tenant', known[1] or '',
-    'sla', known[2] or '', 'entry', known[3] or '', 'reason', reason, 'code', 'poison', 'request', known[4] or '')
+    'sla', known[2] or '', 'entry', known[3] or '', 'reason', reason, 'code', 'poison',
+    'request', known[4] or '')
   end_request(id, { 'status', 'failed', 'text', '', 'error', reason, 'code', 'poison' })
 end
 
--- One item whose lease is gone goes to the front of its queue, or ends. Nothing when it does not run.
+-- One item whose lease is gone goes to the front of its queue, or ends. Nothing when it does not
+-- run.
 local function put_back(queue, id, max_attempts, unburnt)
   local record = record_key(queue, id)
   local known = redis.call('HMGET', record, 'status', 'attempts', 'cancel')
@@ -90,14 +97,17 @@ local function put_back(queue, id, max_attempts, unburnt)
     return false
   end
   redis.call('HSET', record, 'status', 'queued')
-  if redis.call('HEXISTS', rq_key(id), 'data') == 0 then rq_create(id, queue, 'workers.jobs.generate', id) end
+  if redis.call('HEXISTS', rq_key(id), 'data') == 0 then
+    rq_create(id, queue, 'workers.jobs.generate', id)
+  end
   redis.call('HSET', rq_key(id), 'status', 'queued', 'worker_name', '')
   redis.call('LPUSH', queue_key(queue), id)
   redis.call('EXPIRE', queue_key(queue), KEEP_S)
   return true
 end
 
--- Items {id, execution} whose leases we may take: the first come stays first. Gives the ids put back.
+-- Items {id, execution} whose leases we may take: the first come stays first. Gives the ids put
+-- back.
 local function put_back_all(queue, items, max_attempts, unburnt)
   local order, ids = {}, {}
   for _, item in ipairs(items) do

@@ -1,4 +1,5 @@
--- names.lua - what every script begins with: the common arguments, the server's clock, the names of keys.
+-- names.lua - what every script begins with: the common arguments, the server's clock, the names of
+-- keys.
 --
 -- ARGV[1] key prefix
 -- ARGV[2] RQ's key prefix
@@ -25,7 +26,8 @@ local function arguments(first)
   return list
 end
 
--- Wake one worker that waits for this queue. The bell is a list that never holds more than one token.
+-- Wake one worker that waits for this queue. The bell is a list that never holds more than one
+-- token.
 local function ring(queue)
   local bell = P .. ':bell:' .. queue
   if redis.call('LLEN', bell) == 0 then

@@ -1,9 +1,11 @@
 -- reconcile.lua - no request is forgotten: one that is neither in its queue nor leased is put back.
 --
--- That cannot come of our own scripts; a stock RQ worker, `rq empty`, Job.cancel or Job.delete do it.
+-- That cannot come of our own scripts; a stock RQ worker, `rq empty`, Job.cancel or Job.delete do
+-- it.
 --
 -- KEYS[1] active
--- ARGV[5] max_attempts   ARGV[6] "1": look even when the numbers agree   ARGV[7] ... the pools' queue names
+-- ARGV[5] max_attempts   ARGV[6] "1": look even when the numbers agree
+-- ARGV[7] ... the pools' queue names
 -- returns the ids that were put back
 -- include names
 -- include rq_job
@@ -22,7 +24,8 @@ local function look(id)
   local known = redis.call('HMGET', job_key(id), 'status', 'pool', 'execution')
   local status, pool = known[1], known[2]
   if not status or TERMINAL[status] then return redis.call('ZREM', KEYS[1], id) end
-  if status == 'queued' and waiting[id] or status == 'running' and has_lease(pool, id, known[3]) then return end
+  if status == 'queued' and waiting[id] then return end
+  if status == 'running' and has_lease(pool, id, known[3]) then return end
   if redis.call('HGET', rq_key(id), 'status') == 'canceled' then
     return end_as(id, 'cancelled', 'cancelled by the client')
   end

@@ -1,16 +1,19 @@
 -- route.lua - an admitted request goes from its stream to a pool's queue; the stream forgets it.
 --
--- KEYS[1] stream of the class   KEYS[2] hash of the job   KEYS[3] RQ's hash of it   KEYS[4] queue   KEYS[5] active
--- ARGV[5] group   ARGV[6] entry id   ARGV[7] request id   ARGV[8] pool   ARGV[9] ... fields of the job's hash
--- returns "routed", "duplicate" (the id is known: its first request's result stands) or "not-mine" (another router did)
+-- KEYS[1] stream of the class   KEYS[2] hash of the job   KEYS[3] RQ's hash of it   KEYS[4] queue
+-- KEYS[5] active
+-- ARGV[5] group   ARGV[6] entry id   ARGV[7] request id   ARGV[8] pool
+-- ARGV[9] ... fields of the job's hash
+-- returns "routed", "duplicate" (the id is known: its first request's result stands) or "not-mine"
+-- (another router did)
 -- include names
 -- include rq_job
 if redis.call('XACK', KEYS[1], ARGV[5], ARGV[6]) == 0 then return 'not-mine' end
 redis.call('XDEL', KEYS[1], ARGV[6])
 local known = redis.call('HMGET', KEYS[2], 'status', 'entry')
 if known[1] and not (known[1] == 'accepted' and known[2] == ARGV[6]) then return 'duplicate' end
-redis.call('HSET', KEYS[2], 'status', 'queued', 'entry', ARGV[6], 'queued_ms', NOW_MS, 'attempts', 0, 'pool', ARGV[8],
-  unpack(arguments(9)))
+redis.call('HSET', KEYS[2], 'status', 'queued', 'entry', ARGV[6], 'queued_ms', NOW_MS,
+  'attempts', 0, 'pool', ARGV[8], unpack(arguments(9)))
 redis.call('EXPIRE', KEYS[2], KEEP_S)
 redis.call('ZADD', KEYS[5], NOW_MS, ARGV[7])
 redis.call('EXPIRE', KEYS[5], KEEP_S)

@@ -1,6 +1,7 @@
 -- rq_job.lua - RQ's record of a job (rq 3.0: rq/job.py restore). Needs names.lua.
 
--- Now, as RQ writes dates: 2026-11-30T01:02:03.000004Z (civil_from_days, howardhinnant.github.io/date_algorithms).
+-- Now, as RQ writes dates: 2026-11-30T01:02:03.000004Z (civil_from_days,
+-- howardhinnant.github.io/date_algorithms).
 local function rq_now()
   local z, rest = math.floor(SECONDS / 86400) + 719468, SECONDS % 86400
   local era = math.floor(z / 146097)
@@ -17,7 +18,8 @@ local function rq_now()
   return date .. string.format('T%02d:%02d:%02d.%06dZ', hours, minutes, rest % 60, MICROS)
 end
 
--- msgpack of [func, nil, [argument], {}]: what RQ's msgpack serializer reads. RQ takes uncompressed data as well.
+-- msgpack of [func, nil, [argument], {}]: what RQ's msgpack serializer reads. RQ takes uncompressed
+-- data as well.
 local function rq_data(func, argument)
   local packed = '\148\217' .. string.char(#func) .. func
   return packed .. '\192\145\217' .. string.char(#argument) .. argument .. '\128'
@@ -27,8 +29,9 @@ end
 -- expired, puts the job back instead of failing it.
 local function rq_create(id, queue, func, argument)
   local now = rq_now()
-  redis.call('HSET', rq_key(id), 'status', 'queued', 'origin', queue, 'data', rq_data(func, argument),
-    'description', func .. "('" .. argument .. "')", 'created_at', now, 'enqueued_at', now, 'timeout', -1,
+  redis.call('HSET', rq_key(id), 'status', 'queued', 'origin', queue,
+    'data', rq_data(func, argument), 'description', func .. "('" .. argument .. "')",
+    'created_at', now, 'enqueued_at', now, 'timeout', -1,
     'result_ttl', RESULT_TTL_S, 'failure_ttl', RESULT_TTL_S, 'retries_left', 1000000)
   redis.call('EXPIRE', rq_key(id), KEEP_S)
   redis.call('SADD', RQ .. ':queues', queue_key(queue))

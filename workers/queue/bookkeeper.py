@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from workers.log import logger
 from workers.queue.messages import Cancel, Lost, Message
 from workers.queue.pulse import Pulse
+from workers.queue.servant import Servant
 from workers.store import Claimed, Store
 
 log = logger("queue")
@@ -24,7 +25,7 @@ STUCK_LEASES: Final = 4  # a worker that has not moved for so many lease times e
 STUCK_EXIT: Final = 75  # EX_TEMPFAIL: its keeper starts it again
 
 
-class Bookkeeper(threading.Thread):
+class Bookkeeper(Servant):
     """held is read, never changed; what was lost or cancelled goes into the inbox."""
 
     def __init__(
@@ -36,7 +37,7 @@ class Bookkeeper(threading.Thread):
         held: Mapping[str, Claimed],
         inbox: "SimpleQueue[Message]",
     ) -> None:
-        super().__init__(name=f"bookkeeper {queue}", daemon=True)
+        super().__init__(f"bookkeeper {queue}")
         self.store, self.queue, self.worker, self.pulse = store, queue, worker, pulse
         self.held, self.inbox = held, inbox
         self.beat_s = min(store.lease_s / 3, MAINTENANCE_S)
@@ -58,7 +59,7 @@ class Bookkeeper(threading.Thread):
     def stop(self) -> None:
         self.stopped.set()
 
-    def run(self) -> None:
+    def serve(self) -> None:
         beat_at = maintain_at = time.monotonic()
         while not self.stopped.wait(min(ROUND_S, self.beat_s)):
             now = time.monotonic()

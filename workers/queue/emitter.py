@@ -4,7 +4,6 @@ A decode step never waits for Redis. Whatever has come meanwhile is written by o
 a request is written after its tokens. While the store is away everything waits here.
 """
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -15,6 +14,7 @@ from redis.exceptions import RedisError
 from workers.log import logger
 from workers.queue.patience import Result, patiently
 from workers.queue.pulse import Pulse
+from workers.queue.servant import Servant
 from workers.store import Claimed, Store
 from workers.wire import EndEvent, TokenEvent
 
@@ -30,7 +30,7 @@ class Told:
     text: str = ""
 
 
-class Emitter(threading.Thread):
+class Emitter(Servant):
     """on_lost, on_end: called from this thread for an execution that lost its lease, or ended."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Emitter(threading.Thread):
         on_lost: Callable[[Claimed], object],
         on_end: Callable[[Claimed], object],
     ) -> None:
-        super().__init__(name=f"emitter {pool}", daemon=True)
+        super().__init__(f"emitter {pool}")
         self.store, self.pool, self.worker, self.pulse = store, pool, worker, pulse
         self.on_lost, self.on_end = on_lost, on_end
         self.told: SimpleQueue[Told | None] = SimpleQueue()
@@ -57,7 +57,7 @@ class Emitter(threading.Thread):
         if self.is_alive():
             self.join(seconds)
 
-    def run(self) -> None:
+    def serve(self) -> None:
         try:
             while self.write(self.drain()):
                 pass

@@ -8,13 +8,14 @@ from redis.exceptions import RedisError
 
 from workers.log import logger
 from workers.queue.pulse import Pulse
+from workers.queue.servant import Servant
 from workers.store import Store
 
 BELL_S: Final = 5.0  # a ring that its waker took to the grave is made good after this
 PAUSE_S: Final = 1.0  # while the store is away
 
 
-class Listener(threading.Thread):
+class Listener(Servant):
     """claim takes what there is room for; has_room says whether there is any."""
 
     def __init__(
@@ -26,7 +27,7 @@ class Listener(threading.Thread):
         claim: Callable[[], int],
         has_room: Callable[[], bool],
     ) -> None:
-        super().__init__(name=f"listener {queue}", daemon=True)
+        super().__init__(f"listener {queue}")
         self.store, self.bell, self.pulse = store, store.keys.bell(queue), pulse
         self.claim, self.has_room = claim, has_room
         self.room = threading.Event()
@@ -35,7 +36,7 @@ class Listener(threading.Thread):
         """There may be room again."""
         self.room.set()
 
-    def run(self) -> None:
+    def serve(self) -> None:
         client = self.store.blocking(BELL_S)
         while not self.pulse.stopping:
             try:

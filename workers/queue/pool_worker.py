@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from redis.exceptions import RedisError
+from rq.worker_registration import clean_worker_registry
 
 from workers.engine.engine import EngineLoad, Output, StepAbandoned
 from workers.log import logger
@@ -23,6 +24,9 @@ from workers.wire import EndEvent, PoolLoad, Request, TokenEvent
 LOOK_AT_ALL_EVERY: Final = 6  # of the maintenance rounds
 KEEP_EVERY: Final = 60
 LOAD_S: Final = 0.5
+UNREADABLE: Final = EndEvent(
+    status="failed", code="bad_record", error="request: what the store holds cannot be read"
+)
 
 
 class Runner(Protocol):
@@ -83,7 +87,9 @@ class PoolWorker(BatchWorker):
         return [event for event in events if isinstance(event, TokenEvent)]
 
     def start(self, item: Claimed, prepared: list[TokenEvent]) -> None:
-        assert item.request is not None, item.job_id
+        if item.request is None:
+            self.emitter.put(Told(item, UNREADABLE))
+            return
         self.running[item.job_id] = (item, [event.text for event in prepared])
         self.engine.add(item.request, prepared)
 
@@ -159,6 +165,7 @@ class PoolWorker(BatchWorker):
             logger(self.queue_name).warning("put back what no queue and no worker had", jobs=back)
         if self.rounds % KEEP_EVERY == 0:
             self.store.keep()
+            clean_worker_registry(self.queues[0])
         self.rounds += 1
 
     def take_load(self) -> None:

@@ -1,5 +1,7 @@
 """What the engine says is written in order, in few calls, and waits while the store is away."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -73,6 +75,21 @@ def test_two_executions_of_one_request_are_told_apart():
     again, store = Claimed("r1", "e9", 1, None), Store()
     run(store, [Told(ONE, token(0)), Told(again, token(0))])
     assert store.calls == [[("r1", [0]), ("r1", [0])]]
+
+
+def test_a_thread_that_crashes_ends_its_process():
+    code = """
+import time
+from workers.queue.servant import Servant
+class Crash(Servant):
+    def serve(self):
+        raise ZeroDivisionError
+Crash("crash").start()
+time.sleep(60)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 70
+    assert "ZeroDivisionError" in done.stderr and "a thread crashed" in done.stderr
 
 
 def test_patience_ends_when_it_is_told_to():

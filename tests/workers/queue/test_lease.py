@@ -384,6 +384,22 @@ def test_claimed_alone_is_said_by_the_attempts():
     assert not Claimed("wh-r1-1", "e", 9, None).alone
 
 
+def test_rqs_registries_forget_what_expired(node):
+    node.route("r1")
+    [item] = claim(node)
+    finish(node, item)
+    node.redis.zadd("lockstep:rq:finished:cpu", {"old": 1})
+    node.store.keep()
+    assert node.redis.zrange("lockstep:rq:finished:cpu", 0, -1) == [b"r1"]
+
+
+def test_a_record_that_cannot_be_read_is_told(node):
+    node.route("r1")
+    node.redis.hset(node.keys.job("r1"), "request", b"\xc1")
+    [item] = claim(node)
+    assert (item.job_id, item.request) == ("r1", None)
+
+
 def test_everything_of_a_request_expires(node):
     node.route("r1", webhook=WebhookTarget(url="http://127.0.0.1:1/"))
     node.route("r2")

@@ -88,12 +88,24 @@ def test_a_request_that_ends_its_worker_ends_as_poison(node, processes, how):
             lambda process=process: process.poll() is not None or node.status("killer") == "failed"
         )
         assert process.poll() in (137, 0, None)
+    processes(lease_s=60)  # the last one may have died of it
     node.until_ended("good1", "good2")
     for request_id in ("good1", "good2"):
         check_finished(node, request_id, 30)
     assert node.store.job("killer")["code"] == "poison"
     [(_, letter)] = node.redis.xrange(node.keys.dead)
     assert letter[b"id"] == b"killer" and b"died 4 times" in letter[b"reason"]
+
+
+def test_a_record_that_cannot_be_read_fails_alone(node, processes):
+    node.route("r1")
+    node.redis.hset(node.keys.job("r1"), "request", b"\xc1")
+    node.route("r2")
+    processes()
+    node.until_ended("r1", "r2")
+    node.check_ended("r1")
+    assert (node.status("r1"), node.store.job("r1")["code"]) == ("failed", "bad_record")
+    check_finished(node, "r2", 4)
 
 
 def test_a_hung_engine_loses_its_requests(node, processes):
