@@ -84,7 +84,22 @@ def run(store):
             for e, r in zip(entries, asked, strict=True)
         ],
     )
-    held = []
+    held = run_worker(store)
+    measure(
+        "reap, nothing late, per call", store, 100, lambda: [store.reap("cpu") for _ in range(100)]
+    )
+    measure(
+        "reconcile, nothing lost, per call",
+        store,
+        100,
+        lambda: [store.reconcile() for _ in range(100)],
+    )
+    assert len(held) == REQUESTS
+
+
+def run_worker(store):
+    """A worker's side: claim, beat, journal, finish. Gives what it claimed."""
+    ids, held = range(REQUESTS), []
     measure(
         "claim of an empty queue, per call",
         store,
@@ -128,15 +143,7 @@ def run(store):
         REQUESTS,
         lambda: [store.finish("cpu", "w", item, END, "text " * 32) for item in held],
     )
-    measure(
-        "reap, nothing late, per call", store, 100, lambda: [store.reap("cpu") for _ in range(100)]
-    )
-    measure(
-        "reconcile, nothing lost, per call",
-        store,
-        100,
-        lambda: [store.reconcile() for _ in range(100)],
-    )
+    return held
 
 
 def main():
