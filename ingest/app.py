@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from ingest import errors, health, jobs, openai
 from ingest.desk import Desk
 from ingest.pulse import StallWatch
+from ingest.tokens import cancelled
 from workers.log import logger
 from workers.text.text_model import TextModel
 
@@ -23,9 +24,7 @@ def create_app(desk: Desk) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(desk.reader.run()), asyncio.create_task(load_text(desk))]
         yield
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*tasks)
 
     app = FastAPI(title="Lockstep", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.desk = desk

@@ -26,6 +26,7 @@ from workers.wire import END_ENTRY_ID, EndEvent, Keys, TokenEvent, parse_entry
 ENTRY_ID: Final = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?")
 BLOCK_MS: Final = 20_000
 RETRY_S: Final = 0.5
+CANCEL_AGAIN_S: Final = 0.1
 ENTRIES_PER_READ: Final = 256  # of each stream
 NUDGE_S: Final = (
     0.002  # between two tries to interrupt a read that is still on its way to the store
@@ -80,6 +81,18 @@ def order(entry_id: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or 0)
 
 
+async def cancelled(*tasks: asyncio.Task[None]) -> None:
+    """Cancels tasks until they have ended.
+
+    Once is not enough: Python 3.11's wait_for, which redis uses, loses a cancellation that comes
+    together with the result.
+    """
+    while pending := {task for task in tasks if not task.done()}:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
+
+
 class TokenReader:
     """Reads for all listeners of this process; run() is its one task."""
 
@@ -120,7 +133,7 @@ class TokenReader:
             listener.news.set()
 
     async def run(self) -> None:
-        """Reads until cancelled."""
+        """Reads until cancelled; cancelled() waits for it."""
         tasks = [asyncio.create_task(self._nudge()), asyncio.create_task(self._call_silences())]
         connection = self._pool(BLOCK_MS / 1000 + 10).make_connection()
         try:
@@ -132,9 +145,7 @@ class TokenReader:
                     await connection.disconnect(nowait=True)
                     await asyncio.sleep(RETRY_S)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(*tasks)
             await connection.disconnect(nowait=True)
 
     def _pool(self, timeout_s: float) -> Any:

@@ -118,8 +118,10 @@ def show_cpu(found: dict[str, Any]) -> None:
         table.add_row(row["case"], str(row["sessions"]), *(f"{v:.2f}" for v in values))
     console = Console()
     console.print(table)
-    if peer:
-        console.print(peer.get("note", ""), peer["system"])
+    console.print(found["processor"], "·", peer.get("note", "") if peer else "")
+    if found["busy"] > 0.5:
+        busy = f"{found['busy']:.1f}"
+        console.print(f"The machine was busy before (load {busy}): measure again when it is not.")
 
 
 def show_serve(found: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@
 Both sides have the same GGUF file, threads, step size and prompts; medians over the rounds.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -111,7 +112,8 @@ def start_peer(plan: Plan) -> Side:
 
 
 def measure(plan: Plan, with_peer: bool, progress: Progress) -> dict[str, Any]:
-    """The whole bench as one object with `rows`. Raises Failure."""
+    """The whole bench as one object with `rows`; busy: load average before it. Raises Failure."""
+    busy = os.getloadavg()[0]
     sides = [Side("ours", plan.folder, plan)]
     try:
         if with_peer:
@@ -124,7 +126,15 @@ def measure(plan: Plan, with_peer: bool, progress: Progress) -> dict[str, Any]:
         for side in sides:
             side.stop()
     rows = [row(case, *found) for case, found in zip(plan.cases(), speeds, strict=True)]
-    return {"bench": "cpu", "threads": plan.threads, "peer": peer, "rows": rows}
+    about = {"threads": plan.threads, "processor": processor(), "busy": round(busy, 2)}
+    return {"bench": "cpu", **about, "peer": peer, "rows": rows}
+
+
+def processor() -> str:
+    """The name of this machine's processor, as Linux gives it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "unknown"
 
 
 def run_rounds(plan: Plan, sides: list[Side], progress: Progress) -> list[list[list[float]]]:

@@ -25,7 +25,7 @@ from ingest.client import Client
 from ingest.command.failure import Failure
 
 PATIENCE_S: Final = 60.0
-LATENCIES: Final = 200  # requests, one after the other
+LATENCIES_MAX: Final = 200  # requests, one after the other
 PROMPT: Final = "What is the capital of France?"
 PROCESSES: Final = ("store", "router", "pool", "api")
 
@@ -140,7 +140,7 @@ def measure(plan: Plan, folder: Path, progress: Callable[[str], None]) -> dict[s
     with running(folder, plan) as node:
         stream(node, 1)  # what is imported at first use is imported now
         progress("latency")
-        rows = latencies(node)
+        rows = latencies(node, min(plan.requests, LATENCIES_MAX))
         progress("short requests")
         short = cost(node, plan.sessions, plan.requests, 1)
         progress("long requests")
@@ -158,7 +158,7 @@ def cpu_row(process: str, request: float, token: float) -> dict[str, Any]:
     return {**told, "request": round(request, 1), "token": round(token, 2)}
 
 
-def latencies(node: Node) -> list[dict[str, Any]]:
+def latencies(node: Node, count: int) -> list[dict[str, Any]]:
     """A one-token request by each way, one after the other: wall time from sending to result."""
     client = Client(node.url, "lockstep")
 
@@ -171,12 +171,12 @@ def latencies(node: Node) -> list[dict[str, Any]]:
         "http stream": lambda: stream(node, 1),
         "redis": redis,
     }
-    return [latency_row(path, way) for path, way in ways.items()]
+    return [latency_row(path, way, count) for path, way in ways.items()]
 
 
-def latency_row(path: str, way: Callable[[], Any]) -> dict[str, Any]:
+def latency_row(path: str, way: Callable[[], Any], count: int) -> dict[str, Any]:
     times = []
-    for _ in range(LATENCIES):
+    for _ in range(count):
         begin = time.perf_counter()
         way()
         times.append((time.perf_counter() - begin) * 1e6)
