@@ -137,7 +137,7 @@ class Node:
             job = self.store.job(request_id)
             return job if job and job["status"] in TERMINAL else None
 
-        return wait_for(ended, f"end of {request_id}: {self.store.job(request_id)}\n{self.tail()}")
+        return wait_for(ended, f"end of {request_id}\n{self.tail()}")
 
     def num_tokens(self, request_id: str) -> int:
         return self.store.redis.xlen(self.store.keys.tokens(request_id))
