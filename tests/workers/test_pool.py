@@ -62,7 +62,7 @@ def test_the_model_answers(node, pools, text):
     node.check_ended("france")
     assert node.store.job("france")["text"].startswith(" Paris")
     assert node.store.job("count")["text"].startswith(" 5, 6, 7")
-    assert states(node) == {"cpu": "ready"}
+    node.until(lambda: states(node) == {"cpu": "ready"})
 
 
 def test_a_killed_pool_says_the_same_as_one_that_was_not(node, pools, text):

@@ -61,6 +61,7 @@ class Bookkeeper(Servant):
 
     def serve(self) -> None:
         beat_at = maintain_at = time.monotonic()
+        self.attempt(self.report)  # ready is said at once
         while not self.stopped.wait(min(ROUND_S, self.beat_s)):
             now = time.monotonic()
             self.attempt(self.report)
