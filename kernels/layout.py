@@ -81,16 +81,15 @@ def pack_matrix(kind: str, raw: npt.NDArray[np.generic], rows: int, cols: int) -
     assert cols % QUANT_BLOCK == 0, f"{cols} columns are no multiple of {QUANT_BLOCK}"
     expected = (rows, num_blocks * form.block_bytes)
     assert raw.shape == expected and raw.dtype == np.uint8, (kind, raw.shape, raw.dtype, expected)
-    blocks = _padded(raw, rows).reshape(-1, TILE_ROWS, num_blocks, form.block_bytes)
-    units = np.empty((num_tiles(rows), num_blocks, TILE_ROWS * form.block_bytes), np.uint8)
-    for half in range(form.halves):
-        begin = 2 * TILE_ROWS * half
-        part = blocks[..., 2 * half : 2 * half + 2].transpose(0, 2, 1, 3)
-        units[..., begin : begin + 2 * TILE_ROWS] = part.reshape(*units.shape[:2], -1)
-    words = blocks[..., 2 * form.halves :].reshape(-1, TILE_ROWS, num_blocks, form.quants // 4, 4)
-    begin = 2 * TILE_ROWS * form.halves
-    units[..., begin:] = words.transpose(0, 2, 3, 1, 4).reshape(*units.shape[:2], -1)
-    return units.reshape(-1)
+    halves = _padded(raw, rows).view(np.uint16)  # all parts of a block are whole 16-bit words
+    blocks = halves.reshape(-1, TILE_ROWS, num_blocks, form.block_bytes // 2)
+    units = np.empty((num_tiles(rows), num_blocks, TILE_ROWS * form.block_bytes // 2), np.uint16)
+    begin = TILE_ROWS * form.halves
+    scales = blocks[..., : form.halves].transpose(0, 2, 3, 1)
+    units[..., :begin] = scales.reshape(*units.shape[:2], -1)
+    words = np.ascontiguousarray(blocks[..., form.halves :]).view(np.uint32).transpose(0, 2, 3, 1)
+    units[..., begin:] = np.ascontiguousarray(words).view(np.uint16).reshape(*units.shape[:2], -1)
+    return units.view(np.uint8).reshape(-1)
 
 
 def unpack_matrix(kind: str, data: U8, rows: int, cols: int) -> npt.NDArray[np.generic]:

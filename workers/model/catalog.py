@@ -4,7 +4,8 @@
     card.json        sizes, digest, where it came from, and what text_model.py needs
     tokenizer.json   the vocabulary, for the `tokenizers` library
     model.gguf       a hard link to the file it was made from, where the file system allows one:
-                     a later version makes the pack again from it
+                     a later version makes the pack again from it; model-00001-of-0000N.gguf, ...
+                     of a split file
 
 A model is made in a folder beside its place and renamed into it, by one process at a time.
 """
@@ -14,7 +15,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -138,9 +139,9 @@ def _source_of(folder: Path) -> tuple[Path, str] | None:
         origin = str(json.loads((folder / CARD).read_text("utf-8"))["source"])
     except (OSError, ValueError, KeyError):
         origin = ""
-    linked = folder / SOURCE
-    if linked.exists():
-        return linked, origin or str(linked)
+    for linked in (folder / SOURCE, *folder.glob(f"{Path(SOURCE).stem}-00001-of-*.gguf")):
+        if linked.exists():
+            return linked, origin or str(linked)
     return (Path(origin), origin) if origin and Path(origin).is_file() else None
 
 
@@ -215,7 +216,7 @@ def _fill(gguf: Path, new: Path, origin: str, progress: Progress) -> None:
         "text": text,
     }
     (new / CARD).write_text(json.dumps(card, ensure_ascii=False), "utf-8")
-    _keep_source(gguf, new / SOURCE)
+    _keep_source(file.parts, new)
     for path in new.iterdir():
         _sync(path)
     _sync(new)
@@ -245,12 +246,15 @@ def summary(packed: list[Packed]) -> list[dict[str, Any]]:
     return [rows[key] for key in sorted(rows)]
 
 
-def _keep_source(gguf: Path, place: Path) -> None:
+def _keep_source(parts: Sequence[Path], folder: Path) -> None:
     """A link costs nothing and outlives the other name; without one the card's path must do."""
-    try:
-        os.link(gguf, place)
-    except OSError:
-        return
+    stem, count = Path(SOURCE).stem, len(parts)
+    for number, part in enumerate(parts, 1):
+        name = SOURCE if count == 1 else f"{stem}-{number:05}-of-{count:05}.gguf"
+        try:
+            os.link(part, folder / name)
+        except OSError:
+            return
 
 
 def _sync(path: Path) -> None:

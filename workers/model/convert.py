@@ -8,7 +8,6 @@
 A matrix is converted some rows at a time, so that no large one ever lies in memory as a whole.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +17,7 @@ from gguf import GGMLQuantizationType as Type
 from gguf import quants
 
 from kernels.layout import FORMATS, TILE_ROWS
-from kernels.ops import QUANT_BLOCK
+from kernels.ops import QUANT_BLOCK, U8
 from workers.model.config import BadModel
 from workers.model.gguf_file import GgufTensor
 
@@ -33,7 +32,7 @@ GGUF_TYPE: Final = {kind: kept for kept, kind in KEPT.items()}
 class Piece:
     """Some rows of a tensor as the pack will hold them, not yet in the kernels' order.
 
-    raw      (rows, row_bytes) uint8 blocks; or float32 for kind "f32", (rows, cols) or (values,)
+    raw      (rows, row_bytes) uint8 blocks; or (rows, cols) float32 for kind "f32"
     change   sum of squares of what the conversion changed
     weights  sum of squares of the weights, where anything changed
     """
@@ -52,38 +51,32 @@ def kind_of(tensor: GgufTensor) -> str:
     return KEPT.get(tensor.type, "q8_0")
 
 
-def convert(tensor: GgufTensor) -> Iterator[Piece]:
-    """The tensor's pieces in order, all but the last a multiple of TILE_ROWS rows.
+def piece_rows(tensor: GgufTensor) -> int:
+    """Rows of its pieces, but of the last: whole tiles, of about CHUNK_VALUES weights."""
+    return max(1, CHUNK_VALUES // (tensor.shape[-1] * TILE_ROWS)) * TILE_ROWS
+
+
+def convert(tensor: GgufTensor, begin: int, end: int) -> Piece:
+    """The rows at [begin, end) of a matrix, or a vector as its one row.
 
     Raises BadModel when the type cannot be read or a value is not finite.
     """
     kind = kind_of(tensor)
-    for data in _chunks(tensor):
-        piece = _converted(tensor, kind, data)
-        if not _is_finite(kind, piece.raw):
-            raise BadModel(f"tensor {tensor.name} holds values that are not finite")
-        yield piece
+    with np.errstate(all="ignore"):  # what is not finite is named below
+        piece = _converted(tensor, kind, tensor.rows(begin, end))
+    if not _is_finite(kind, piece.raw):
+        raise BadModel(f"tensor {tensor.name} holds values that are not finite")
+    return piece
 
 
-def _chunks(tensor: GgufTensor) -> Iterator[Array]:
-    """Slices of its data; a vector is one."""
-    if len(tensor.shape) == 1:
-        yield tensor.data
-        return
-    rows, cols = tensor.shape
-    step = max(1, CHUNK_VALUES // (cols * TILE_ROWS)) * TILE_ROWS
-    for begin in range(0, rows, step):
-        yield tensor.data[begin : begin + step]
-
-
-def _converted(tensor: GgufTensor, kind: str, data: Array) -> Piece:
+def _converted(tensor: GgufTensor, kind: str, data: U8) -> Piece:
     if KEPT.get(tensor.type) == kind:
-        return Piece(np.ascontiguousarray(data))
+        return Piece(data)
     before = _dequantized(tensor, data)
     if kind == "f32":
         return Piece(np.ascontiguousarray(before, np.float32))
     if tensor.type == Type.Q4_K:
-        raw = q4_k_as_q4_1(np.ascontiguousarray(data).view(np.uint8))
+        raw = q4_k_as_q4_1(data)
     else:
         raw = quants.quantize(before, GGUF_TYPE[kind])
     after = quants.dequantize(raw, GGUF_TYPE[kind])
@@ -91,7 +84,7 @@ def _converted(tensor: GgufTensor, kind: str, data: Array) -> Piece:
     return Piece(raw, float(change), float(np.square(before, dtype=np.float64).sum()))
 
 
-def _dequantized(tensor: GgufTensor, data: Array) -> npt.NDArray[np.float32]:
+def _dequantized(tensor: GgufTensor, data: U8) -> npt.NDArray[np.float32]:
     try:
         values: npt.NDArray[np.float32] = quants.dequantize(data, tensor.type)
         return values

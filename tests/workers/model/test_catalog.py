@@ -7,18 +7,20 @@ import sys
 import zipfile
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 
-from tests.workers.model.small_gguf import Small, write_gguf
-from workers.model import catalog
+from tests.workers.model.small_gguf import Small, metadata_of, tensors_of, write_gguf
+from workers.model import catalog, packer
 from workers.model.config import BadModel
 from workers.model.pack import Weights
 from workers.text.text_model import TextModel
 
 ROOT = Path(__file__).parents[3]
+LAYER = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
 
 @pytest.fixture
@@ -131,7 +133,7 @@ REFUSED = {
     ),
     "a part of several": (
         lambda path: write_gguf(path, Small(metadata={"split.count": 3})),
-        "one of several parts",
+        "bad.gguf is one of 3 parts, but its name does not end in -00001-of-0000N.gguf",
     ),
 }
 
@@ -147,6 +149,54 @@ def test_a_bad_file_is_named_and_leaves_nothing_behind(home, gguf, tmp_path, cas
             catalog.add(tmp_path / "bad.gguf", name, home, progress=None)
         assert "\n" not in str(caught.value)
     assert content(home) == before
+
+
+@pytest.fixture
+def split(tmp_path):
+    """Two parts as gguf-split makes them: the metadata in the first, tensors in both."""
+    small, half = Small(), {f"blk.1.{name}.weight": None for name in LAYER}
+    tensors = tensors_of(small)
+    first, second = (tmp_path / f"big-0000{n}-of-00002.gguf" for n in (1, 2))
+    write_gguf(first, Small(metadata={"split.no": 0, "split.count": 2}, tensors=half))
+    others = {name: None for name in tensors if name not in half}
+    bare = dict.fromkeys(metadata_of(small)) | {"split.no": 1, "split.count": 2}
+    write_gguf(second, Small(metadata=bare, tensors=others))
+    return first, second
+
+
+@pytest.mark.parametrize("part", [0, 1], ids=["first", "second"])
+def test_a_split_file_is_one_model(home, gguf, split, part):
+    """Whichever part is named; and later it is made again from links to all parts."""
+    catalog.add(gguf, "whole", home, progress=None)
+    folder = catalog.add(split[part], "split", home, progress=None)
+    digest = catalog.card_of(home, "split")["weights_digest"]
+    assert digest == catalog.card_of(home, "whole")["weights_digest"]
+    for path in split:
+        path.unlink()
+    with_other_layout(folder / "weights.pack")
+    catalog.ensure(home, "split", progress=None)
+    assert catalog.card_of(home, "split")["weights_digest"] == digest
+
+
+def test_a_missing_part_is_named(home, split):
+    split[1].unlink()
+    with pytest.raises(BadModel, match=r"big-00002-of-00002.gguf cannot be read: No such file"):
+        catalog.add(split[0], "split", home, progress=None)
+
+
+def test_a_part_of_another_file_is_named(home, split):
+    split[1].write_bytes(split[0].read_bytes())
+    with pytest.raises(
+        BadModel, match=r"big-00002-of-00002.gguf does not say that it is part 2 of 2"
+    ):
+        catalog.add(split[0], "split", home, progress=None)
+
+
+def test_a_pack_that_will_not_fit_is_refused_before_it_is_begun(home, gguf, monkeypatch):
+    monkeypatch.setattr(packer, "disk_usage", lambda folder: SimpleNamespace(free=1 << 20))
+    with pytest.raises(BadModel, match=r"the pack takes .* GiB, but only 0.0 GiB of the disk"):
+        catalog.add(gguf, "small", home, progress=None)
+    assert content(home) == {}
 
 
 def test_every_truncated_file_is_refused(home, gguf, tmp_path):
