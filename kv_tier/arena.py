@@ -1,4 +1,5 @@
-"""The memory of all KV blocks: one reserved range of addresses, filled by the kernel page by page.
+"""The memory of all KV blocks, or of all state slots: one reserved range of addresses, filled by
+the kernel page by page.
 
 Nothing is resident until a block is written, so a big arena costs an idle node nothing.
 block_id * block_bytes is a block's offset, always.
@@ -7,12 +8,12 @@ block_id * block_bytes is a block's offset, always.
 import mmap
 from collections.abc import Sequence
 from math import prod
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-F16 = npt.NDArray[np.float16]
+Value = TypeVar("Value", bound=np.generic)
 MAP_NORESERVE: Final = 0x4000  # Linux's value; the mmap module names it from Python 3.13 on
 
 
@@ -20,21 +21,21 @@ class ArenaRefused(Exception):
     """The system would not reserve so many bytes of addresses."""
 
     def __init__(self, arena_bytes: int, reason: str) -> None:
-        super().__init__(f"the system refused {arena_bytes >> 20} MiB for KV blocks: {reason}")
+        super().__init__(f"the system refused {arena_bytes >> 20} MiB for KV and state: {reason}")
         self.arena_bytes = arena_bytes
 
 
-class Arena:
-    """One anonymous mapping, seen as a float16 array.
+class Arena(Generic[Value]):
+    """One anonymous mapping, seen as an array.
 
-    blocks       shape as given, float16; index 0 is the block id; zeros until written
+    blocks       shape and type as given; index 0 is the block id; zeros until written
     block_bytes  size of one block
     """
 
-    def __init__(self, shape: Sequence[int]) -> None:
+    def __init__(self, shape: Sequence[int], value: type[Value]) -> None:
         """shape[0] is the number of blocks.   Raises ArenaRefused."""
         assert len(shape) >= 2 and min(shape) >= 1, shape
-        self.block_bytes = prod(shape[1:]) * 2
+        self.block_bytes = prod(shape[1:]) * np.dtype(value).itemsize
         arena_bytes = self.block_bytes * shape[0]
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
         try:
@@ -42,7 +43,8 @@ class Arena:
         except (OSError, OverflowError, ValueError) as error:
             raise ArenaRefused(arena_bytes, str(error)) from error
         _advise_huge_pages(self._map)
-        self.blocks: F16 = np.frombuffer(self._map, np.float16).reshape(tuple(shape))
+        flat: npt.NDArray[Value] = np.frombuffer(self._map, value)
+        self.blocks = flat.reshape(tuple(shape))
 
     def release(self) -> None:
         """Give all memory back; blocks read as zeros again. Nothing may be running."""

@@ -44,13 +44,13 @@ class Letters:
 class StubModel:
     """Normal logits, std 3, without computing anything; notes when it was called."""
 
-    config = SimpleNamespace(num_layers=1, num_kv_heads=1, head_dim=8)
+    config = SimpleNamespace(num_kv_layers=1, num_kv_heads=1, head_dim=8, state=None)
 
     def __init__(self) -> None:
         self._logits = np.random.default_rng(0).normal(0, 3, (16, VOCAB)).astype(np.float32)
         self.called_s: list[float] = []
 
-    def forward(self, step: Step, kv: KvArena, after_layer: Callable[[], None]) -> F32:
+    def forward(self, step: Step, kv: KvArena, _state, after_layer: Callable[[], None]) -> F32:
         self.called_s.append(time.perf_counter())
         return self._logits[: step.logit_rows.size]
 

@@ -68,7 +68,10 @@ def _arrays(
     rows = np.array([token_ids, positions, seq_index], np.int32)
     place = rows[1].astype(np.int64)
     slots = tables[rows[2], place // BLOCK_TOKENS] * np.int64(BLOCK_TOKENS) + place % BLOCK_TOKENS
-    return Step(rows[0], rows[1], rows[2], slots, tables, np.array(logit_rows, np.int32))
+    wanted = np.array(logit_rows, np.int32)
+    held = [part.sequence.state_slot for part in scheduled]
+    state_slots = np.array([slot for slot in held if slot is not None], np.int32)
+    return Step(rows[0], rows[1], rows[2], slots, tables, wanted, state_slots)
 
 
 def block_tables(scheduled: Items[Scheduled]) -> I32:

@@ -8,7 +8,8 @@ finish_reason "stop".
 
 Ends that need no forward come out of a step of their own. So a step that is abandoned between
 layers (StepAbandoned, raised by after_layer) has emitted nothing and drawn nothing: the next one
-gives the same bits. All methods belong to one thread; only cancel may be called from any.
+gives the same bits, though a model with recurrent layers may have to compute them from further back
+(state_memory.py). All methods belong to one thread; only cancel may be called from any.
 """
 
 from collections import deque
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernels.arithmetic import ARITHMETIC_VERSION
-from kernels.ops import F32, U64, KvArena, Ops, kv_shape
+from kernels.ops import F32, U64, KvArena, Ops
 from kv_tier.arena import Arena
 from kv_tier.block_pool import BlockPool
 from workers.engine.batch import Batch, build_batch
@@ -35,11 +36,12 @@ from workers.engine.ending import (
     finished,
     too_large,
 )
-from workers.engine.limits import EngineLimits
+from workers.engine.limits import EngineLimits, kv_shape_of
 from workers.engine.metrics import TokenRate
 from workers.engine.sampler import Draw, Sampler
 from workers.engine.scheduler import Scheduled, Scheduler
 from workers.engine.sequence import Sequence
+from workers.engine.state_memory import StateMemory
 from workers.model.build import Model
 from workers.text.stream import TextStream
 from workers.text.text_model import TextModel
@@ -49,7 +51,7 @@ OnLogits = Callable[[str, int, F32], None]
 
 
 class StepAbandoned(Exception):
-    """Raised by after_layer to leave a step; step() lets it through with nothing changed."""
+    """Raised by after_layer to leave a step; step() lets it through with nothing emitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +92,12 @@ class Engine:
         on_logits(request id, position of the first row, logits (n, V)) is called once per step for
         each request added with every_logit; the logits are valid during the call only.
 
-        Raises ArenaRefused when the system gives no addresses for the KV.
+        Raises ArenaRefused when the system gives no addresses for KV or state.
         """
-        config = model.config
-        shape = kv_shape(limits.num_blocks, config.num_layers, config.num_kv_heads, config.head_dim)
-        self._arena = Arena(shape)
+        self._arena = Arena(kv_shape_of(model.config, limits.num_blocks), np.float16)
         self._kv = KvArena(self._arena.blocks)
+        shape = model.config.state
+        self._state = None if shape is None else StateMemory(shape, limits.state_slots)
         self._model, self._text, self._ops = model, text, ops
         self._after_layer, self._now_ms, self._on_logits = after_layer, now_ms, on_logits
         self._cost = StepCost()
@@ -106,6 +108,7 @@ class Engine:
             max_step_tokens=limits.max_step_tokens,
             budget_ms=limits.step_budget_ms,
             chunk=limits.chunk,
+            states=self._state.pool if self._state else None,
         )
         self._sampler = Sampler(ops, text.hidden_ids)
         self._first_link = first_link(ARITHMETIC_VERSION, text.weights_digest)
@@ -145,6 +148,15 @@ class Engine:
         if request_id in self._sequences:
             self._forget(self._sequences[request_id])
 
+    def preempt(self, request_id: str) -> None:
+        """Let others have its place in the batch; it keeps its memory and goes on in its turn.
+
+        Nothing happens to a request that does not run.
+        """
+        sequence = self._sequences.get(request_id)
+        if sequence is not None and sequence in self._scheduler.running:
+            self._scheduler.preempt(sequence)
+
     def has_work(self) -> bool:
         return bool(self._sequences)
 
@@ -159,9 +171,11 @@ class Engine:
         )
 
     def rest(self) -> None:
-        """Give the KV's memory back to the system, when nothing runs: for a pool that idles."""
+        """Give KV and state back to the system, when nothing runs: for a pool that idles."""
         if not self._sequences:
             self._arena.release()
+            if self._state is not None:
+                self._state.release()
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -182,9 +196,22 @@ class Engine:
             return []
         batch = build_batch(scheduled)
         begin_ms = self._now_ms()
-        logits = self._model.forward(batch.step, self._kv, self._after_layer)
+        logits = self._forward(scheduled, batch)
         self._advance(scheduled, begin_ms)
         return self._emit(batch, logits)
+
+    def _forward(self, scheduled: Items[Scheduled], batch: Batch) -> F32:
+        """The logits of the step; its sequences' state is kept, or put back where it was left."""
+        state = self._state
+        if state is None:
+            return self._model.forward(batch.step, self._kv, None, self._after_layer)
+        try:
+            logits = self._model.forward(batch.step, self._kv, state.arena, self._after_layer)
+        except BaseException:
+            state.rewind(scheduled)
+            raise
+        state.keep(scheduled)
+        return logits
 
     def _known_end(self, sequence: Sequence) -> Ending | None:
         """The end of a sequence that needs no step: refused, or its journal is complete."""
@@ -264,3 +291,5 @@ class Engine:
         del self._sequences[sequence.id]
         if self._known_ends.pop(sequence.id, None) is None:
             self._scheduler.remove(sequence)
+        if self._state is not None:
+            self._state.forget(sequence)

@@ -4,17 +4,22 @@ One step mixes decodes (one token of each sequence that has computed all others)
 chunk of some).
 
     add ──► waiting ──admit──► running ──remove──► (gone)
-                      takes blocks to its longest end      gives them back
+               ▲      takes memory │                gives it back
+               └─────preempt───────┘  keeps it
+
+Memory is blocks of KV to the sequence's longest end and, where the model has recurrent layers, one
+slot for their state.
 
 Who is first: by rank, that is arrival plus the class's handicap (sequence.py). Waiting sequences
 are admitted strictly in that order: a big one at the head is never passed by smaller ones, so it
-gets its memory as soon as enough running ones have ended. All decodes run in every step; what is
+gets its memory as soon as enough running ones have ended; preempted ones, which have theirs, go on
+meanwhile. All decodes run in every step; what is
 left of the step is prefill, in rank order.
 
 Invariants, checked by check() after every step in the tests:
   1. a sequence is in exactly one of waiting, running; both are in rank order
-  2. a running sequence holds blocks to its longest end, so that nothing running can fail for
-     memory; a waiting one holds none
+  2. a running sequence holds all its memory, so that nothing running can fail for it; a waiting one
+     holds all of it, if it was preempted, or none
   3. tokens of one step <= max_step_tokens, running sequences <= max_batch <= max_step_tokens
 """
 
@@ -22,6 +27,7 @@ from bisect import insort
 from dataclasses import dataclass
 
 from kv_tier.block_pool import BlockPool
+from kv_tier.state_pool import StatePool
 from workers.engine.cost import StepCost
 from workers.engine.sequence import Sequence
 
@@ -59,10 +65,15 @@ class Scheduler:
         max_step_tokens: int,
         budget_ms: int,
         chunk: int | None = None,
+        states: StatePool | None = None,
     ) -> None:
-        """chunk: prefill tokens of a step; None: as many as fit budget_ms by `cost`."""
+        """chunk: prefill tokens of a step; None: as many as fit budget_ms by `cost`.
+
+        states: None where the model has no recurrent layers
+        """
         assert 1 <= max_batch <= max_step_tokens, (max_batch, max_step_tokens)
         self.pool = pool
+        self.states = states
         self.cost = cost
         self.max_batch = max_batch
         self.max_step_tokens = max_step_tokens
@@ -79,13 +90,19 @@ class Scheduler:
         insort(self.waiting, sequence, key=rank_of)
 
     def remove(self, sequence: Sequence) -> None:
-        """It has ended, or is somebody else's now: its blocks are free."""
-        if sequence in self.running:
-            self.running.remove(sequence)
-            self.pool.free(sequence.blocks)
-            sequence.blocks = []
-        else:
-            self.waiting.remove(sequence)
+        """It has ended, or is somebody else's now: its memory is free."""
+        line = self.running if sequence in self.running else self.waiting
+        line.remove(sequence)
+        self.pool.free(sequence.blocks)
+        sequence.blocks = []
+        if self.states is not None and sequence.state_slot is not None:
+            self.states.free(sequence.state_slot)
+            sequence.state_slot = None
+
+    def preempt(self, sequence: Sequence) -> None:
+        """It waits, so that others have its place in the batch, and goes on where it was."""
+        self.running.remove(sequence)
+        insort(self.waiting, sequence, key=rank_of)
 
     def can_ever_run(self, sequence: Sequence) -> bool:
         """False: its longest end does not fit even into an empty engine."""
@@ -107,13 +124,36 @@ class Scheduler:
 
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.max_batch:
-            sequence = self.waiting[0]
-            assert self.can_ever_run(sequence), f"{sequence.id} must be refused, not scheduled"
-            if sequence.num_blocks_wanted > self.pool.num_free:
-                return  # the head waits for memory, and everybody behind it waits too
-            self.waiting.pop(0)
-            sequence.take_blocks(self.pool.allocate(sequence.num_blocks_wanted))
+            sequence = self._next()
+            if sequence is None:
+                return
+            self.waiting.remove(sequence)
             insort(self.running, sequence, key=rank_of)
+
+    def _next(self) -> Sequence | None:
+        """Who runs next, its memory reserved: the head of the line.
+
+        While the head waits for memory, everybody behind it waits too but who has his already.
+        """
+        head = self.waiting[0]
+        assert self.can_ever_run(head), f"{head.id} must be refused, not scheduled"
+        if head.blocks or self._reserve(head):
+            return head
+        for sequence in self.waiting:
+            if sequence.blocks:
+                return sequence
+        return None
+
+    def _reserve(self, sequence: Sequence) -> bool:
+        """Give it its memory; False: not all of it is free, and it has none."""
+        if sequence.num_blocks_wanted > self.pool.num_free:
+            return False
+        if self.states is not None:
+            if not self.states.can_allocate:
+                return False
+            sequence.state_slot = self.states.allocate()
+        sequence.take_blocks(self.pool.allocate(sequence.num_blocks_wanted))
+        return True
 
     def _prefill(self, room: int) -> list[Scheduled]:
         chunks: list[Scheduled] = []
@@ -132,10 +172,23 @@ class Scheduler:
         for line in (self.waiting, self.running):
             assert line == sorted(line, key=rank_of), [sequence.id for sequence in line]
         assert len(self.running) <= self.max_batch, len(self.running)
-        held = [block_id for sequence in self.running for block_id in sequence.blocks]
+        self._check_memory()
+        for sequence in self.running:
+            assert sequence.blocks, sequence.id
+            assert sequence.num_cached < len(sequence.token_ids) <= sequence.max_length, sequence.id
+
+    def _check_memory(self) -> None:
+        """Every sequence holds all of its memory or none, and no two hold the same."""
+        everybody = self.waiting + self.running
+        held = [block_id for sequence in everybody for block_id in sequence.blocks]
         assert len(set(held)) == len(held), "two sequences write to one block"
         assert len(held) == self.pool.num_blocks - self.pool.num_free, "a block is held by nobody"
-        for sequence in self.running:
-            assert len(sequence.blocks) == sequence.num_blocks_wanted, sequence.id
-            assert sequence.num_cached < len(sequence.token_ids) <= sequence.max_length, sequence.id
-        assert all(not sequence.blocks for sequence in self.waiting)
+        for sequence in everybody:
+            assert len(sequence.blocks) in (0, sequence.num_blocks_wanted), sequence.id
+            assert sequence.blocks or sequence.num_cached == 0, sequence.id
+            has_slot = self.states is not None and bool(sequence.blocks)
+            assert (sequence.state_slot is not None) == has_slot, sequence.id
+        if self.states is not None:
+            self.states.check()
+            slots = {s.state_slot for s in everybody if s.state_slot is not None}
+            assert len(slots) == self.states.num_held, "a state slot is held twice, or by nobody"

@@ -1,4 +1,4 @@
-"""One request while it is inside the engine: its tokens, its blocks, how it ends.
+"""One request while it is inside the engine: its tokens, its blocks and state, how it ends.
 
     token_ids   | prompt ...................... | output ... |
                 [0, num_cached)                   KV present
@@ -8,6 +8,8 @@
 
 A resumed sequence starts with its journalled tokens already appended: they are prefilled like a
 prompt, never emitted again, and everything after them is what it would have been (law one).
+
+Where the model has recurrent layers, state_slot holds their state after num_cached tokens.
 """
 
 from collections.abc import Sequence as Items
@@ -41,6 +43,7 @@ class Sequence:
         self.num_cached = 0
         self.blocks: list[int] = []
         self.block_row: I32 = np.empty(0, np.int32)
+        self.state_slot: int | None = None
         self.output_counts: dict[int, int] = {}
         self.finish_reason: str | None = None
         self.every_logit = False

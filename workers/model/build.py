@@ -1,6 +1,6 @@
 """From a folder of a model to its graph, ready to run.
 
-A new architecture is one file beside llama.py and one line here.
+A new architecture is one file beside llama.py and one line of ARCHITECTURES.
 """
 
 from collections.abc import Callable
@@ -8,11 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from kernels.ops import F32, KvArena, Ops, Step
+from kernels.ops import F32, KvArena, Ops, StateArena, Step
 from workers.model.config import BadModel, ModelConfig, read_config
+from workers.model.decoder import Decoder, Layer
+from workers.model.gemma3 import gemma3_config, gemma3_layers, gemma3_tensors
 from workers.model.gguf_file import Expected
-from workers.model.llama import Llama, llama_tensors
+from workers.model.llama import llama_layers, llama_tensors
 from workers.model.pack import Weights
+from workers.model.qwen2 import qwen2_layers, qwen2_tensors
+from workers.model.qwen3 import qwen3_layers, qwen3_tensors
+from workers.model.qwen35 import qwen35_config, qwen35_layers, qwen35_tensors
 
 PACK: Final = "weights.pack"
 
@@ -22,10 +27,18 @@ class Model(Protocol):
 
     config: ModelConfig
 
-    def forward(self, step: Step, kv: KvArena, after_layer: Callable[[], None]) -> F32:
+    def forward(
+        self,
+        step: Step,
+        kv: KvArena,
+        state: StateArena | None,
+        after_layer: Callable[[], None],
+    ) -> F32:
         """Logits (R, V) of step.logit_rows: a view that the next call overwrites.
 
-        after_layer  called after each layer; what it raises comes through, and the step is void
+        state        None when config.state is
+        after_layer  called after each layer; what it raises comes through, and the step is void:
+                     KV it wrote is written again with the same bits, but state has moved
         """
 
 
@@ -34,16 +47,22 @@ class Architecture:
     """How one architecture is read and built.
 
     config   (metadata, vocab_size) -> ModelConfig
-    tensors  the tensors that the graph reads
-    graph    (weights, ops, max_step_tokens=, max_logit_rows=) -> Model
+    tensors  the tensors that a file of it holds
+    layers   the layers of its graph
     """
 
     config: Callable[[Any, int], ModelConfig]
     tensors: Callable[[ModelConfig], list[Expected]]
-    graph: Callable[..., Model]
+    layers: Callable[[Weights], list[Layer]]
 
 
-ARCHITECTURES: Final = {"llama": Architecture(read_config, llama_tensors, Llama)}
+ARCHITECTURES: Final = {
+    "gemma3": Architecture(gemma3_config, gemma3_tensors, gemma3_layers),
+    "llama": Architecture(read_config, llama_tensors, llama_layers),
+    "qwen2": Architecture(read_config, qwen2_tensors, qwen2_layers),
+    "qwen3": Architecture(read_config, qwen3_tensors, qwen3_layers),
+    "qwen35": Architecture(qwen35_config, qwen35_tensors, qwen35_layers),
+}
 
 
 def architecture_of(name: str) -> Architecture:
@@ -61,5 +80,7 @@ def load_model(folder: Path, ops: Ops, *, max_step_tokens: int, max_logit_rows: 
     max_step_tokens, max_logit_rows   sizes of the largest step: its arrays are allocated now
     """
     weights = Weights.open(folder / PACK)
-    graph = architecture_of(weights.config.architecture).graph
-    return graph(weights, ops, max_step_tokens=max_step_tokens, max_logit_rows=max_logit_rows)
+    layers = architecture_of(weights.config.architecture).layers(weights)
+    return Decoder(
+        weights, layers, ops, max_step_tokens=max_step_tokens, max_logit_rows=max_logit_rows
+    )

@@ -3,11 +3,16 @@
 Also BadModel, the one error of this folder: a file or a folder that cannot be served, and why.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import sqrt
 from typing import Any, Final
 
+from kernels.ops import conv_shape, delta_shape
+
 MAX_CONTEXT: Final = 1 << 22  # the RoPE table has a row for each position
+MAX_LAYERS: Final = 1024
+FULL, WINDOW, LINEAR = "full", "window", "linear"  # what a layer mixes tokens with
 
 
 class BadModel(ValueError):
@@ -15,18 +20,53 @@ class BadModel(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class StateShape:
+    """What the linear layers of one sequence remember, whatever its length.
+
+    taps      of the convolution: it remembers taps - 1 tokens
+    channels  of the convolution: q, k and v of all heads
+    """
+
+    num_linear_layers: int
+    taps: int
+    channels: int
+    num_k_heads: int
+    num_v_heads: int
+    key_dim: int
+    value_dim: int
+
+    def conv(self, num_slots: int) -> Sequence[int]:
+        """Shape of StateArena.conv."""
+        return conv_shape(num_slots, self.num_linear_layers, self.taps, self.channels)
+
+    def delta(self, num_slots: int) -> Sequence[int]:
+        """Shape of StateArena.delta."""
+        dims = (self.num_v_heads, self.value_dim, self.key_dim)
+        return delta_shape(num_slots, self.num_linear_layers, *dims)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """One decoder.
 
-    hidden       width of the residual stream
-    ffn          width inside the feed-forward part
-    vocab_size   rows of the embedding, padding rows included
-    rope_dims    dimensions of a head that turn
-    rope_factor  linear scaling: positions are divided by it; 1.0 is none
+    kinds              of each layer: "full" attention, attention to a "window" of the last tokens,
+                       or "linear": a recurrent state in place of KV
+    hidden             width of the residual stream
+    ffn                width inside the feed-forward part
+    vocab_size         rows of the embedding, padding rows included
+    attention_scale    what q . k is multiplied with
+    rope_dims          dimensions of a head that turn
+    rope_factor        linear scaling: positions are divided by it; 1.0 is none
+    window             keys that a "window" layer sees, the token's own included
+    window_rope_theta  these layers turn by a base of their own, never scaled
+    num_mtp_layers     blocks behind the last layer that guess further tokens; kept, not used
+    has_attention_gate q's projection gives each head a gate, too
+    embedding_scale    what embeddings are multiplied with
+    state              of the "linear" layers; None when there are none
     """
 
     architecture: str
-    num_layers: int
+    kinds: tuple[str, ...]
     hidden: int
     num_heads: int
     num_kv_heads: int
@@ -35,31 +75,54 @@ class ModelConfig:
     vocab_size: int
     context_length: int
     rms_eps: float
+    attention_scale: float
     rope_theta: float
     rope_dims: int
     rope_factor: float = 1.0
+    window: int = 0
+    window_rope_theta: float = 0.0
+    num_mtp_layers: int = 0
+    has_attention_gate: bool = False
+    embedding_scale: float = 1.0
+    state: StateShape | None = None
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.kinds)
+
+    @property
+    def num_kv_layers(self) -> int:
+        """Layers that keep KV: the KV arena has no others."""
+        return len(self.kinds) - self.kinds.count(LINEAR)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"num_layers": self.num_layers}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "ModelConfig":
-        return cls(**values)
+        """The inverse of to_json."""
+        fields = {k: v for k, v in values.items() if k != "num_layers"}
+        fields["kinds"] = tuple(fields["kinds"])
+        if fields["state"] is not None:
+            fields["state"] = StateShape(**fields["state"])
+        return cls(**fields)
 
 
 def read_config(fields: Mapping[str, Any], vocab_size: int) -> ModelConfig:
-    """The configuration of a decoder with plain attention.
+    """The configuration of a decoder with full attention in every layer.
 
     fields  the GGUF's metadata by key
 
     Raises BadModel that names the key.
     """
-    keys = _Keys(fields)
+    keys = Keys(fields)
     num_heads, hidden = keys.count("attention.head_count"), keys.count("embedding_length")
-    head_dim = keys.count("attention.key_length", hidden // num_heads)
+    head_dim = keys.count("attention.key_length", max(1, hidden // num_heads))
+    num_layers = keys.count("block_count")
+    keys.refuse_unless(num_layers <= MAX_LAYERS, "block_count", f"be at most {MAX_LAYERS}")
     config = ModelConfig(
         architecture=keys.architecture,
-        num_layers=keys.count("block_count"),
+        kinds=(FULL,) * num_layers,
         hidden=hidden,
         num_heads=num_heads,
         num_kv_heads=keys.count("attention.head_count_kv", num_heads),
@@ -68,6 +131,7 @@ def read_config(fields: Mapping[str, Any], vocab_size: int) -> ModelConfig:
         vocab_size=vocab_size,
         context_length=keys.count("context_length"),
         rms_eps=keys.positive("attention.layer_norm_rms_epsilon"),
+        attention_scale=keys.positive("attention.scale", 1.0 / sqrt(head_dim)),
         rope_theta=keys.positive("rope.freq_base", 10000.0),
         rope_dims=keys.count("rope.dimension_count", head_dim),
         rope_factor=_rope_factor(keys),
@@ -87,7 +151,7 @@ def read_config(fields: Mapping[str, Any], vocab_size: int) -> ModelConfig:
     return config
 
 
-class _Keys:
+class Keys:
     """Reads keys that begin with the architecture's name."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
@@ -109,13 +173,23 @@ class _Keys:
         self.refuse_unless(is_positive, key, "be a number above 0")
         return float(value)
 
+    def flags(self, key: str, num_layers: int) -> list[bool] | None:
+        """One bool for each block; None when the key is absent."""
+        value = self.value(key)
+        if value is None:
+            return None
+        is_list = isinstance(value, list) and len(value) == num_layers
+        is_flags = is_list and all(isinstance(flag, (bool, int)) for flag in value)
+        self.refuse_unless(is_flags, key, f"be a list of {num_layers} flags")
+        return [bool(flag) for flag in value]
+
     def refuse_unless(self, is_right: bool, key: str, must: str) -> None:
         if not is_right:
             name = f"{self.architecture}.{key}"
             raise BadModel(f"{name} must {must}, but it is {self.fields.get(name)!r}")
 
 
-def _rope_factor(keys: _Keys) -> float:
+def _rope_factor(keys: Keys) -> float:
     """Linear scaling; Llama 3's own comes as the tensor rope_freqs.weight."""
     kind = keys.value("rope.scaling.type", "none")
     keys.refuse_unless(kind in ("none", "linear"), "rope.scaling.type", "be none or linear")

@@ -1,10 +1,11 @@
-"""The pieces that all graphs share: a projection, and the arrays that a step works in.
+"""The pieces that all graphs share: a projection, rows of activations, what a step works with.
 
 Arrays are allocated once, for the largest step; a step works in views of their first rows. Nothing
 here computes a float: all arithmetic is a call of ops.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,7 +18,10 @@ from kernels.ops import (
     first_rows,
     quantized_rows,
 )
+from workers.model.gguf_file import Expected
 from workers.model.pack import Weights
+
+Space = TypeVar("Space")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +52,41 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """One row per token, seen whole and by head.
+    """One row per token, seen whole, by head, and with a row for each head.
 
-    flat   (T, heads * D) float32
-    split  (T, heads, D), the same bytes
+    flat    (T, heads * D) float32
+    split   (T, heads, D), the same bytes
+    single  (T * heads, D), the same bytes
     """
 
     flat: F32
     split: F32
+    single: F32
 
     @classmethod
     def allocate(cls, num_rows: int, num_heads: int, head_dim: int) -> "Heads":
-        split = np.zeros((num_rows, num_heads, head_dim), np.float32)
-        return cls(split.reshape(num_rows, -1), split)
+        return cls.of(np.zeros((num_rows, num_heads * head_dim), np.float32), head_dim)
+
+    @classmethod
+    def of(cls, flat: F32, head_dim: int) -> "Heads":
+        """Heads of rows that are there already."""
+        single = flat.reshape(-1, head_dim)
+        return cls(flat, single.reshape(len(flat), -1, head_dim), single)
 
     def first(self, num_rows: int) -> "Heads":
-        return Heads(self.flat[:num_rows], self.split[:num_rows])
+        return Heads.of(self.flat[:num_rows], self.split.shape[2])
+
+
+def first_tokens(space: Space, num_tokens: int) -> Space:
+    """The same arrays for a smaller step; each field is None, an array, or has a first()."""
+    views: dict[str, Any] = {}
+    for field in fields(space):  # type: ignore[arg-type]  # every Space is a dataclass
+        part: Any = getattr(space, field.name)
+        if isinstance(part, np.ndarray):
+            views[field.name] = part[:num_tokens]
+        else:
+            views[field.name] = None if part is None else part.first(num_tokens)
+    return type(space)(**views)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +109,16 @@ class Projection:
             ops.matmul(out, x.quantized, self.weight)
         if self.bias is not None:
             ops.add(out, self.bias)
+
+
+def projection_tensors(name: str, rows: int, cols: int, *, bias: str = "none") -> list[Expected]:
+    """What a Projection reads.   bias: "none", "optional" or "required" """
+    weight = Expected(f"{name}.weight", (rows, cols))
+    if bias == "none":
+        return [weight]
+    return [weight, Expected(f"{name}.bias", (rows,), is_optional=bias == "optional")]
+
+
+def norm_tensor(name: str, values: int) -> Expected:
+    """The weight of a norm over so many values."""
+    return Expected(f"{name}.weight", (values,))

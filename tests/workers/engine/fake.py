@@ -53,14 +53,14 @@ class FakeModel:
     """A Model of workers.model.build; each step takes fixed_ms + per_token_ms * T of the clock."""
 
     config = SimpleNamespace(
-        num_layers=NUM_LAYERS, num_kv_heads=1, head_dim=2, context_length=CONTEXT
+        num_kv_layers=NUM_LAYERS, num_kv_heads=1, head_dim=2, context_length=CONTEXT, state=None
     )
 
     def __init__(self, clock: FakeClock, fixed_ms: int = 0, per_token_ms: int = 0) -> None:
         self.clock, self.fixed_ms, self.per_token_ms = clock, fixed_ms, per_token_ms
         self.steps: list[Step] = []
 
-    def forward(self, step: Step, kv: KvArena, after_layer: Callable[[], None]) -> F32:
+    def forward(self, step: Step, kv: KvArena, _state, after_layer: Callable[[], None]) -> F32:
         self.steps.append(step)
         blocks, offsets = step.slot_mapping // BLOCK_TOKENS, step.slot_mapping % BLOCK_TOKENS
         for layer in range(NUM_LAYERS):

@@ -5,28 +5,48 @@ from itertools import accumulate
 
 import numpy as np
 
-from kernels.ops import BLOCK_TOKENS, F32, KvArena, Step, kv_shape
+from kernels.ops import BLOCK_TOKENS, F32, KvArena, StateArena, Step, kv_shape
 from workers.model.build import Model
+from workers.model.config import ModelConfig
 
 Part = tuple[int, int]  # (sequence, number of its next tokens)
 
 
+def kv_arena(config: ModelConfig, num_blocks: int) -> KvArena:
+    """NaN everywhere: what was never written must never be read."""
+    shape = kv_shape(num_blocks, config.num_kv_layers, config.num_kv_heads, config.head_dim)
+    return KvArena(np.full(shape, np.nan, np.float16))
+
+
+def state_arena(config: ModelConfig, num_slots: int) -> StateArena | None:
+    """NaN everywhere: a sequence starts from zeros without reading its slot."""
+    shape = config.state
+    if shape is None:
+        return None
+    conv, delta = shape.conv(num_slots), shape.delta(num_slots)
+    return StateArena(np.full(conv, np.nan, np.float32), np.full(delta, np.nan, np.float32))
+
+
 def run(
-    model: Model, sequences: Sequence[Sequence[int]], steps: Sequence[Sequence[Part]]
+    model: Model,
+    sequences: Sequence[Sequence[int]],
+    steps: Sequence[Sequence[Part]],
+    state: StateArena | None = None,
 ) -> list[F32]:
     """Logits (T, V) of every position of each sequence.
 
     steps  each step's parts, one per sequence at most; a sequence's parts add up to its length
+    state  sequence i keeps its own in slot i; absent: an arena of this run's own
     """
     config = model.config
     num_blocks = max(-(-len(ids) // BLOCK_TOKENS) for ids in sequences)
     tables = np.arange(len(sequences) * num_blocks, dtype=np.int32).reshape(-1, num_blocks)[:, ::-1]
-    shape = kv_shape(tables.size, config.num_layers, config.num_kv_heads, config.head_dim)
-    kv = KvArena(np.full(shape, np.nan, np.float16))  # what was never written must never be read
+    kv = kv_arena(config, tables.size)
+    state = state or state_arena(config, len(sequences))
     done = [0] * len(sequences)
     logits: list[list[F32]] = [[] for _ in sequences]
     for parts in steps:
-        got = model.forward(_step(sequences, tables, done, parts), kv, lambda: None)
+        got = model.forward(_step(sequences, tables, done, parts), kv, state, lambda: None)
         ends = list(accumulate(count for _, count in parts))
         for (sequence, count), end in zip(parts, ends, strict=True):
             logits[sequence].append(got[end - count : end].copy())
@@ -48,6 +68,7 @@ def _step(sequences, tables, done, parts: Sequence[Part]) -> Step:
         slot_mapping=blocks * BLOCK_TOKENS + positions % BLOCK_TOKENS,
         block_tables=np.ascontiguousarray(tables[[s for s, _ in parts]]),
         logit_rows=np.arange(len(seqs), dtype=np.int32),
+        state_slots=np.array([s for s, _ in parts], np.int32),
     )
 
 

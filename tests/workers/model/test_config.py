@@ -14,7 +14,7 @@ def config_of(**changes):
 def test_sizes_are_read():
     assert config_of() == ModelConfig(
         architecture="llama",
-        num_layers=2,
+        kinds=("full", "full"),
         hidden=64,
         num_heads=4,
         num_kv_heads=2,
@@ -23,6 +23,7 @@ def test_sizes_are_read():
         vocab_size=48,
         context_length=512,
         rms_eps=1e-5,
+        attention_scale=0.25,
         rope_theta=10000.0,
         rope_dims=16,
     )

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.cpu.host import CpuOps
-from kernels.ops import KvArena, Step, kv_shape
+from kernels.ops import Step
 from kernels.reference import ReferenceOps
-from tests.workers.model.drive import alone, run
+from tests.workers.model.drive import alone, kv_arena, run
 from tests.workers.model.exact import exact_logits
 from tests.workers.model.small_gguf import VOCAB, Small, write_gguf
 from workers.model import catalog
@@ -172,37 +172,34 @@ class Stop(Exception):
 def one_token(logit_rows):
     zero = np.zeros(1, np.int32)
     rows = np.array(logit_rows, np.int32)
-    return Step(zero, zero, zero, np.zeros(1, np.int64), np.zeros((1, 1), np.int32), rows)
-
-
-def arena(config):
-    return KvArena(
-        np.zeros(kv_shape(1, config.num_layers, config.num_kv_heads, config.head_dim), np.float16)
-    )
+    return Step(zero, zero, zero, np.zeros(1, np.int64), np.zeros((1, 1), np.int32), rows, zero)
 
 
 def test_after_each_layer_somebody_is_told(load):
     model, told = load("tiny_llama", CpuOps(1)), []
-    model.forward(one_token([0]), arena(model.config), lambda: told.append(1))
+    model.forward(one_token([0]), kv_arena(model.config, 1), None, lambda: told.append(1))
     assert len(told) == model.config.num_layers == 3
 
 
 def test_an_abandoned_step_changes_no_later_bit(load):
     model = load("tiny_llama", CpuOps(1))
-    kv = arena(model.config)
-    expected = model.forward(one_token([0]), kv, lambda: None).copy()
+    kv = kv_arena(model.config, 1)
+    expected = model.forward(one_token([0]), kv, None, lambda: None).copy()
 
     def stop():
         raise Stop
 
     with pytest.raises(Stop):
-        model.forward(one_token([0]), kv, stop)
-    np.testing.assert_array_equal(model.forward(one_token([0]), kv, lambda: None), expected)
+        model.forward(one_token([0]), kv, None, stop)
+    np.testing.assert_array_equal(model.forward(one_token([0]), kv, None, lambda: None), expected)
 
 
 def test_a_step_that_wants_no_logits_gives_none(load):
     model = load("tiny_llama", CpuOps(1))
-    assert model.forward(one_token([]), arena(model.config), lambda: None).shape == (0, 512)
+    assert model.forward(one_token([]), kv_arena(model.config, 1), None, lambda: None).shape == (
+        0,
+        512,
+    )
 
 
 def test_a_step_larger_than_the_workspace_is_our_mistake(tiny_home):
