@@ -126,7 +126,6 @@ class Keys:
         self.active = f"{prefix}:active"
         self.ends = f"{prefix}:ends"  # counters: "CLASS STATUS"
         self.control = f"{prefix}:control"
-        self.router_bell = f"{prefix}:bell:router"
         self.pools = f"{prefix}:pools"
         self.webhooks_due = f"{prefix}:webhooks:due"
         self.webhook_queue = self.queue("webhooks")

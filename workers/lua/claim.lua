@@ -6,8 +6,7 @@
 -- returns {id, execution, request, attempts} of each; request is "" for webhooks
 --
 -- What ended while it waited is skipped; what expired ends here. An item whose worker died twice
--- without one new
--- token between runs alone, so that what kills its worker takes no neighbours along.
+-- without one new token between runs alone, so that what kills its worker takes no other along.
 -- include names
 -- include rq_job
 -- include end_request
@@ -17,8 +16,7 @@ local queue, worker, room, lease_s = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumb
 local max_attempts, idle = tonumber(ARGV[9]), ARGV[10] == '1'
 local is_pool = queue ~= 'webhooks'
 
--- An id in the queue that does not wait: RQ's record, if somebody changed it, says again what is
--- so.
+-- An id in the queue that does not wait: RQ's record, if somebody changed it, is set right.
 local function pass_over(id, status)
   if not is_pool or status == 'running' then return end
   if status then return rq_end(id, RQ_STATUS[status]) end
@@ -68,8 +66,5 @@ while #taken < room and not alone do
     taken[#taken + 1] = { id, execution, known[5] or '', attempts + 1 }
   end
 end
-if #taken > 0 then
-  if redis.call('LLEN', KEYS[1]) > 0 then ring(queue) end
-  ring('router')
-end
+if #taken > 0 and redis.call('LLEN', KEYS[1]) > 0 then ring(queue) end
 return taken
