@@ -2,8 +2,7 @@
 --
 -- KEYS[1] stream of the class   KEYS[2] hash of the job
 -- ARGV[5] sla   ARGV[6] tenant   ARGV[7] body: msgpack map of the client's fields
--- ARGV[8] ... what the job's hash needs if it is cancelled before it is routed: metadata and
--- webhook, as pairs
+-- ARGV[8] ... metadata and webhook, as pairs: needed if it ends before it is routed
 -- returns {is_new, entry id, status}; of an id that is known, what became of it
 -- include names
 local known = redis.call('HMGET', KEYS[2], 'status', 'entry')

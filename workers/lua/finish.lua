@@ -1,12 +1,9 @@
--- finish.lua - a request ends in the hands of its pool: end entry, status, RQ's records, webhook,
--- in one step.
+-- finish.lua - a request ends in its pool's hands: end entry, status, RQ's records, webhook.
 --
 -- KEYS[1] hash of the job   KEYS[2] RQ's hash of the worker
 -- ARGV[5] queue name   ARGV[6] worker   ARGV[7] request id   ARGV[8] execution
--- ARGV[9] RQ's result, encoded
--- ARGV[10] the whole text   ARGV[11] ... the end event
--- returns 1 when it is so (also when it was so already), 0 when the lease was lost and nothing is
--- written
+-- ARGV[9] RQ's result, encoded   ARGV[10] the whole text   ARGV[11] ... the end event
+-- returns 1 when it is so (also when it was so already); 0: the lease was lost, nothing is written
 -- include names
 -- include rq_job
 -- include end_request

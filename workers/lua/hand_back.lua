@@ -1,5 +1,4 @@
--- hand_back.lua - a worker that stops gives its items back: to the front of the queue, no attempt
--- burnt.
+-- hand_back.lua - a worker that stops puts its items to the front of the queue, no attempt burnt.
 --
 -- ARGV[5] queue name   ARGV[6] max_attempts   ARGV[7] ... id, execution of each
 -- returns the ids that were put back

@@ -1,8 +1,9 @@
--- journal.lua - the tokens of one step, fenced by the leases. A repeat changes nothing: Redis
--- refuses an entry twice.
+-- journal.lua - the tokens of one step, fenced by the leases.
 --
--- ARGV[5] queue name   then of each request: id, execution, n, and n times: entry id, width, that
--- many arguments
+-- A repeat changes nothing: Redis refuses an entry id that it has seen.
+--
+-- ARGV[5] queue name
+-- ARGV[6] ... of each request: id, execution, n, and n times: entry id, width, that many arguments
 -- returns the ids whose lease is lost; nothing was written for them
 -- include names
 -- include rq_job

@@ -2,9 +2,8 @@
 -- Needs names.lua, rq_job.lua, end_request.lua.
 --
 -- The lease ends at score - LEASE_SLACK_S, by the server's clock. RQ's own cleanup (any `rq info`
--- runs it, by its
--- caller's clock, and it would burn a retry) looks at the score itself, so it comes an hour after
--- our reaping.
+-- runs it, by its caller's clock, and it would burn a retry) looks at the score itself, so it comes
+-- an hour after our reaping.
 local LEASE_SLACK_S = 3600
 
 -- The hash that says whether an item waits: of webhooks RQ's own, which is all they have.
@@ -79,8 +78,7 @@ local function end_poison(queue, id, attempts)
   end_request(id, { 'status', 'failed', 'text', '', 'error', reason, 'code', 'poison' })
 end
 
--- One item whose lease is gone goes to the front of its queue, or ends. Nothing when it does not
--- run.
+-- An item whose lease is gone goes to the front of its queue, or ends; nothing if it does not run.
 local function put_back(queue, id, max_attempts, unburnt)
   local record = record_key(queue, id)
   local known = redis.call('HMGET', record, 'status', 'attempts', 'cancel')
@@ -106,8 +104,7 @@ local function put_back(queue, id, max_attempts, unburnt)
   return true
 end
 
--- Items {id, execution} whose leases we may take: the first come stays first. Gives the ids put
--- back.
+-- Items {id, execution} whose leases we may take: first come stays first. Gives the ids put back.
 local function put_back_all(queue, items, max_attempts, unburnt)
   local order, ids = {}, {}
   for _, item in ipairs(items) do

@@ -1,5 +1,4 @@
--- names.lua - what every script begins with: the common arguments, the server's clock, the names of
--- keys.
+-- names.lua - what every script begins with: common arguments, the server's clock, names of keys.
 --
 -- ARGV[1] key prefix
 -- ARGV[2] RQ's key prefix
@@ -26,8 +25,7 @@ local function arguments(first)
   return list
 end
 
--- Wake one worker that waits for this queue. The bell is a list that never holds more than one
--- token.
+-- Wake one worker that waits for this queue. The bell is a list that holds one token at most.
 local function ring(queue)
   local bell = P .. ':bell:' .. queue
   if redis.call('LLEN', bell) == 0 then

@@ -1,5 +1,4 @@
--- reap.lua - leases that ran out, by the server's clock: their items are put back, or end as
--- poison.
+-- reap.lua - items whose lease ran out, by the server's clock, are put back, or end as poison.
 --
 -- KEYS[1] RQ's registry of started jobs
 -- ARGV[5] queue name   ARGV[6] max_attempts   ARGV[7] at most so many

@@ -1,7 +1,6 @@
 -- reconcile.lua - no request is forgotten: one that is neither in its queue nor leased is put back.
 --
--- That cannot come of our own scripts; a stock RQ worker, `rq empty`, Job.cancel or Job.delete do
--- it.
+-- Our own scripts cannot cause that; a stock RQ worker, `rq empty`, Job.cancel and Job.delete do.
 --
 -- KEYS[1] active
 -- ARGV[5] max_attempts   ARGV[6] "1": look even when the numbers agree

@@ -1,5 +1,4 @@
--- recover.lua - a restarted worker puts back what its dead predecessor of the same name held, at
--- once.
+-- recover.lua - a restarted worker puts back at once what its dead predecessor of that name held.
 --
 -- KEYS[1] RQ's set of the worker's executions
 -- ARGV[5] queue name   ARGV[6] max_attempts

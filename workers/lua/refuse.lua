@@ -2,9 +2,8 @@
 --
 -- KEYS[1] stream of the class   KEYS[2] hash of the job
 -- ARGV[5] group   ARGV[6] entry id   ARGV[7] request id   ARGV[8] sla   ARGV[9] tenant
--- ARGV[10] body of the entry
--- ARGV[11] "1": also a dead letter   ARGV[12] n: that many fields of the job's hash follow, as
--- pairs   then the end event
+-- ARGV[10] body of the entry   ARGV[11] "1": also a dead letter
+-- ARGV[12] n   ARGV[13] ... n fields of the job's hash, as pairs; then the end event
 -- returns "refused", "duplicate" (the id is known: nothing but the entry goes) or "not-mine"
 -- include names
 -- include rq_job

@@ -4,8 +4,7 @@
 -- KEYS[5] active
 -- ARGV[5] group   ARGV[6] entry id   ARGV[7] request id   ARGV[8] pool
 -- ARGV[9] ... fields of the job's hash
--- returns "routed", "duplicate" (the id is known: its first request's result stands) or "not-mine"
--- (another router did)
+-- returns "routed", "duplicate" (id known: its first request stands) or "not-mine" (another's)
 -- include names
 -- include rq_job
 if redis.call('XACK', KEYS[1], ARGV[5], ARGV[6]) == 0 then return 'not-mine' end

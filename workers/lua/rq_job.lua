@@ -18,8 +18,7 @@ local function rq_now()
   return date .. string.format('T%02d:%02d:%02d.%06dZ', hours, minutes, rest % 60, MICROS)
 end
 
--- msgpack of [func, nil, [argument], {}]: what RQ's msgpack serializer reads. RQ takes uncompressed
--- data as well.
+-- msgpack of [func, nil, [argument], {}], as RQ's serializer reads it; it need not be compressed.
 local function rq_data(func, argument)
   local packed = '\148\217' .. string.char(#func) .. func
   return packed .. '\192\145\217' .. string.char(#argument) .. argument .. '\128'
