@@ -27,8 +27,6 @@ VOCABULARY = {
     "workers.text",
     "workers.address",
     "workers.log",
-    "workers.cost",
-    "workers.scheduler",
 }
 
 

@@ -11,16 +11,8 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("ingest", "router", "workers", "kernels", "kv_tier", "tests")
 FILE_LINES_MAX, FUNCTION_LINES_MAX, LINE_WIDTH_MAX = 500, 70, 100
 C_FILE_LINES_MAX = 600
-LUA_WIDTH_MAX = 125  # their first lines are tables of KEYS and ARGV
-NEVER = {
-    "utils",
-    "util",
-    "common",
-    "helpers",
-    "base",
-    "misc",
-    "manager",
-}  # a name that says nothing
+# names that say nothing
+NEVER = {"utils", "util", "common", "helpers", "base", "misc", "manager"}
 
 
 def files(*endings: str) -> list[Path]:
@@ -70,4 +62,4 @@ def test_c_file_feels_at_home(path):
 def test_script_names_what_it_is_given(path):
     head = path.read_text().splitlines()[:1]
     assert head and head[0].startswith("--"), "begins with a sentence that says what it is for"
-    assert widest(path.read_text()) <= LUA_WIDTH_MAX
+    assert widest(path.read_text()) <= LINE_WIDTH_MAX
