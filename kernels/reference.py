@@ -134,7 +134,8 @@ class ReferenceOps:
     def gelu_mul(self, out: F32, gate: F32, up: F32) -> None:
         g = gate.astype(np.float64)
         z = np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)
-        out[...] = g / (1 + np.exp(-2 * z)) * up  # 1 + tanh z = 2 / (1 + exp(-2z))
+        with np.errstate(over="ignore"):  # 1 + tanh z = 2 / (1 + exp(-2z))
+            out[...] = g / (1 + np.exp(-2 * z)) * up
 
     def sigmoid_mul(self, out: F32, gate: F32, up: F32) -> None:
         out[...] = up / (1 + np.exp(-gate.astype(np.float64)))

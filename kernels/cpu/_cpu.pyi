@@ -20,6 +20,9 @@ def quantize_rows(
     T: int, K: int, threads: int, values: I8, scales: F32, sums: I32, x: F32
 ) -> None: ...
 def rms_norm(T: int, K: int, threads: int, out: F32, x: F32, weight: F32, eps: float) -> None: ...
+def l2_norm(
+    T: int, heads: int, D: int, threads: int, out: F32, x: F32, eps: float, scale: float
+) -> None: ...
 def rope(
     T: int, heads: int, D: int, half: int, table_rows: int, adjacent: int,
     x: F32, positions: I32, cos: F32, sin: F32,
@@ -29,12 +32,29 @@ def store_kv(
     kv: F16, k: F32, v: F32, slot_mapping: I64,
 ) -> None: ...  # fmt: skip
 def attention(
-    T: int, heads: int, sequences: int, threads: int, max_blocks: int, scale: float,
+    T: int, heads: int, sequences: int, threads: int, max_blocks: int, window: int, scale: float,
     num_blocks: int, num_layers: int, kv_heads: int, D: int, layer: int,
     kv: F16, out: F32, q: F32, positions: I32, seq_index: I32, block_tables: I32,
 ) -> None: ...  # fmt: skip
 def add(T: int, K: int, is_bias: int, out: F32, x: F32) -> None: ...
 def silu_mul(n: int, threads: int, out: F32, gate: F32, up: F32) -> None: ...
+def gelu_mul(n: int, threads: int, out: F32, gate: F32, up: F32) -> None: ...
+def sigmoid_mul(T: int, K: int, threads: int, out: F32, gate: F32, up: F32) -> None: ...
+def scale(n: int, out: F32, factor: float) -> None: ...
+def delta_gates(
+    T: int, heads: int, decay: F32, beta: F32, a: F32, b: F32, ssm_a: F32, dt_bias: F32
+) -> None: ...
+def conv1d(
+    T: int, C: int, taps: int, sequences: int, threads: int, out: F32, x: F32, weight: F32,
+    num_slots: int, num_layers: int, layer: int, state: F32,
+    positions: I32, seq_index: I32, state_slots: I32,
+) -> None: ...  # fmt: skip
+def gated_delta_rule(
+    T: int, heads: int, k_heads: int, Dv: int, Dk: int, sequences: int, threads: int,
+    out: F32, q: F32, k: F32, v: F32, decay: F32, beta: F32,
+    num_slots: int, num_layers: int, layer: int, state: F32,
+    positions: I32, seq_index: I32, state_slots: I32,
+) -> None: ...  # fmt: skip
 def exp(n: int, out: F32, x: F32) -> None: ...
 def log(n: int, out: F32, x: F32) -> None: ...
 def logits_sum(R: int, V: int, threads: int, out: U64, logits: F32) -> None: ...

@@ -4,13 +4,13 @@
  *                one head of one block is 256 x D numbers in a row
  *   q, out       [T][heads][D] f32; head h reads kv head h / (heads / kv_heads)
  *
- *   keys of one sequence, by position; a token sees those up to its own
+ *   keys of one sequence, by position; a token sees the last `window` up to its own
  *
  *     | stripe 0: 0..63 | 64..127 | 128..191 | 192..255 |  256.. of the next block
  *       m0, l0, o0        m1, l1, o1   ...                  merged in this order into M, L, O
  *
  *   score[j] = (sum over d of q[d] * k[j][d]) * scale    accumulator d mod 8, then tree 4, 2, 1
- *   p[j]     = exp(score[j] - m), 0 past the token;  l = sum of p, accumulator j mod 8, tree
+ *   p[j]     = exp(score[j] - m), of keys it sees;  l = sum of p, accumulator j mod 8, tree
  *   o[d]     = fma(p[j], v[j][d], o[d])                    keys ascending, from +0
  *   M'       = max(M, m);  a = exp(M - M');  b = exp(m - M')
  *   L, O     = fma(l, b, L * a), fma(o, b, O * a);  out = O / L
@@ -58,7 +58,7 @@ void store_kv_avx2(kv_layer kv, const float *k, const float *v, const int64_t *s
 typedef struct {
     const float *q;
     float *out;
-    long position;
+    long position, first; /* of the last key it sees, and of the first */
     float M, L;
 } query;
 
@@ -76,24 +76,6 @@ static void widen(float *to, const uint16_t *from, long n) {
         _mm256_store_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + i))));
 }
 
-/* The trees 4, 2, 1 of eight accumulators at once: lane i of the result is the sum of v[i]. */
-ALWAYS __m256 tree8x8(const __m256 v[8]) {
-    __m256 four[4], two[2];
-    for (int i = 0; i < 4;
-         i++) { /* lanes l + (l+4): v[i] in the low half, v[i+4] in the high one */
-        const __m256 low = _mm256_permute2f128_ps(v[i], v[i + 4], 0x20),
-                     high = _mm256_permute2f128_ps(v[i], v[i + 4], 0x31);
-        four[i] = _mm256_add_ps(low, high);
-    }
-    for (int i = 0; i < 2; i++) /* lanes l + (l+2): rows i, i+2 side by side */
-        two[i] = _mm256_add_ps(_mm256_shuffle_ps(four[i], four[i + 2], 0x44),
-                               _mm256_shuffle_ps(four[i], four[i + 2], 0xee));
-    const __m256 even = _mm256_shuffle_ps(two[0], two[1], 0x88),
-                 odd = _mm256_shuffle_ps(two[0], two[1], 0xdd);
-    return _mm256_permutevar8x32_ps(_mm256_add_ps(even, odd),
-                                    _mm256_setr_epi32(0, 2, 1, 3, 4, 6, 5, 7));
-}
-
 /* Scores of keys [j, j + 8) for one query; keys are f32, D apart. */
 ALWAYS __m256 scores8(const float *q, const float *keys, long D, float scale) {
     __m256 acc[8];
@@ -104,6 +86,17 @@ ALWAYS __m256 scores8(const float *q, const float *keys, long D, float scale) {
             acc[i] = _mm256_fmadd_ps(x, _mm256_load_ps(keys + i * D + d), acc[i]);
     }
     return _mm256_mul_ps(tree8x8(acc), SET(scale));
+}
+
+/* Of one stripe the keys that a query sees, none when begin >= end. */
+typedef struct {
+    long begin, end;
+    int is_first; /* no stripe before this one has a key that it sees */
+} key_range;
+
+static key_range keys_seen(const query *row, long base, long count) {
+    const long begin = row->first - base, end = row->position - base + 1;
+    return (key_range){begin > 0 ? begin : 0, end < count ? end : count, begin >= 0};
 }
 
 static void stripe_scores(group *g, const uint16_t *keys, long base, long count, long D,
@@ -123,17 +116,22 @@ static void stripe_scores(group *g, const uint16_t *keys, long base, long count,
     }
 }
 
-/* Weights and their sum from the scores of `valid` keys (1..64); returns the stripe's maximum. */
-static float stripe_weights(float *P, float *l, long valid) {
+/* lanes [first, valid) set; either may lie outside of 0..8 */
+ALWAYS __m256 key_mask(long first, long valid) {
+    return _mm256_castsi256_ps(_mm256_andnot_si256(tail_mask(first), tail_mask(valid)));
+}
+
+/* Weights and their sum from the scores of some keys; returns the largest score. */
+static float stripe_weights(float *P, float *l, key_range keys) {
     __m256 top = SET(-__builtin_inff()), sum = _mm256_setzero_ps();
-    for (long j = 0; j < valid; j += 8) {
-        const __m256 mask = _mm256_castsi256_ps(tail_mask(valid - j < 8 ? valid - j : 8));
+    for (long j = keys.begin / 8 * 8; j < keys.end; j += 8) {
+        const __m256 mask = key_mask(keys.begin - j, keys.end - j);
         top = _mm256_max_ps(top,
                             _mm256_blendv_ps(SET(-__builtin_inff()), _mm256_load_ps(P + j), mask));
     }
     const float m = max8(top);
-    for (long j = 0; j < valid; j += 8) {
-        const __m256 mask = _mm256_castsi256_ps(tail_mask(valid - j < 8 ? valid - j : 8));
+    for (long j = keys.begin / 8 * 8; j < keys.end; j += 8) {
+        const __m256 mask = key_mask(keys.begin - j, keys.end - j);
         const __m256 p = _mm256_and_ps(exp8(_mm256_sub_ps(_mm256_load_ps(P + j), SET(m))), mask);
         _mm256_store_ps(P + j, p);
         sum = _mm256_add_ps(sum, p); /* sum[j mod 8] += p[j] */
@@ -154,18 +152,18 @@ static void merge_factors(group *g, int r, float m, int is_first) {
 }
 
 /* o = sum of p[j] * v[j], `width` vectors of dims at once, then merged into O. */
-ALWAYS void weigh_values(float *O, const float *P, const float *values, long valid, float a,
-                         float b, int is_first, const int width) {
+ALWAYS void weigh_values(float *O, const float *P, const float *values, key_range keys,
+                         float a, float b, const int width) {
     __m256 o[8];
     for (int i = 0; i < width; i++) o[i] = _mm256_setzero_ps();
-    for (long j = 0; j < valid; j++) {
+    for (long j = keys.begin; j < keys.end; j++) {
         const __m256 p = SET(P[j]);
         for (int i = 0; i < width; i++)
             o[i] = _mm256_fmadd_ps(p, _mm256_load_ps(values + j * 8 * width + 8 * i), o[i]);
     }
     for (int i = 0; i < width; i++) {
         const __m256 kept = _mm256_mul_ps(_mm256_load_ps(O + 8 * i), SET(a));
-        _mm256_store_ps(O + 8 * i, is_first ? o[i] : _mm256_fmadd_ps(o[i], SET(b), kept));
+        _mm256_store_ps(O + 8 * i, keys.is_first ? o[i] : _mm256_fmadd_ps(o[i], SET(b), kept));
     }
 }
 
@@ -175,14 +173,11 @@ static void stripe_values(group *g, const uint16_t *values, long base, long coun
         for (long j = 0; j < count; j++)
             widen(g->converted + j * 8 * width, values + j * D + d, 8 * width);
         for (int r = 0; r < g->count; r++) {
-            const long seen = g->rows[r].position - base + 1, valid = seen < count ? seen : count;
-            if (valid <= 0) continue;
+            const key_range keys = keys_seen(&g->rows[r], base, count);
+            if (keys.begin >= keys.end) continue;
             if (width == 8)
-                weigh_values(g->O[r] + d, g->P[r], g->converted, valid, g->a[r], g->b[r], base == 0,
-                             8);
-            else
-                weigh_values(g->O[r] + d, g->P[r], g->converted, valid, g->a[r], g->b[r], base == 0,
-                             1);
+                weigh_values(g->O[r] + d, g->P[r], g->converted, keys, g->a[r], g->b[r], 8);
+            else weigh_values(g->O[r] + d, g->P[r], g->converted, keys, g->a[r], g->b[r], 1);
         }
         d += 8 * width;
     }
@@ -191,16 +186,17 @@ static void stripe_values(group *g, const uint16_t *values, long base, long coun
 /* All stripes of one group of queries: the same sequence, the same kv head, positions ascending. */
 static void attend(group *g, kv_layer kv, const int32_t *table, long kv_head, float scale) {
     const long last = g->rows[g->count - 1].position, D = kv.D;
-    for (long base = 0; base <= last; base += STRIPE_KEYS) {
+    for (long base = g->rows[0].first / STRIPE_KEYS * STRIPE_KEYS; base <= last;
+         base += STRIPE_KEYS) {
         const long count = last - base + 1 < STRIPE_KEYS ? last - base + 1 : STRIPE_KEYS;
         const uint16_t *keys = kv.keys + table[base / BLOCK_TOKENS] * kv.block_stride +
                                (kv_head * BLOCK_TOKENS + base % BLOCK_TOKENS) * D;
         stripe_scores(g, keys, base, count, D, scale);
         for (int r = 0; r < g->count; r++) {
-            const long seen = g->rows[r].position - base + 1;
-            if (seen <= 0) continue;
-            const float m = stripe_weights(g->P[r], &g->l[r], seen < count ? seen : count);
-            merge_factors(g, r, m, base == 0);
+            const key_range seen = keys_seen(&g->rows[r], base, count);
+            if (seen.begin >= seen.end) continue;
+            const float m = stripe_weights(g->P[r], &g->l[r], seen);
+            merge_factors(g, r, m, seen.is_first);
         }
         stripe_values(g, keys + kv.values_offset, base, count, D);
     }
@@ -228,8 +224,9 @@ static void attend_tokens(const attention_job *j, long begin, long end, long kv_
     for (long t = begin; t < end; t++)
         for (long h = 0; h < share; h++) {
             const long row = t * heads + kv_head * share + h;
-            g.rows[g.count++] =
-                (query){j->q + row * D, j->out + row * D, j->step.positions[t], 0.0f, 0.0f};
+            const long position = j->step.positions[t], before = position - j->step.window + 1;
+            g.rows[g.count++] = (query){
+                j->q + row * D, j->out + row * D, position, before > 0 ? before : 0, 0.0f, 0.0f};
             const int is_last = h + 1 == share &&
                                 (t + 1 == end || j->step.seq_index[t + 1] != j->step.seq_index[t]);
             if (!is_last && g.count < ROWS) continue;

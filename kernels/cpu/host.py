@@ -8,9 +8,21 @@ its inputs whatever the thread count, so two CpuOps give the same bits.
 import os
 
 from kernels.cpu import _cpu
-from kernels.ops import F32, I32, I64, U64, KvArena, Matrix, QuantizedRows, RopeTable, Step
+from kernels.ops import (
+    F32,
+    I32,
+    I64,
+    U64,
+    KvArena,
+    Matrix,
+    QuantizedRows,
+    RopeTable,
+    StateArena,
+    Step,
+)
 
 MAX_HEAD_DIM = 512  # of attention.c
+MAX_TAPS = 8  # of conv.c
 
 
 def usable_cores() -> int:
@@ -81,6 +93,11 @@ class CpuOps:
         assert out.shape == x.shape and weight.shape == (cols,), (out.shape, x.shape, weight.shape)
         _cpu.rms_norm(rows, cols, self.threads, out, x, weight, eps)
 
+    def l2_norm(self, out: F32, x: F32, eps: float, scale: float) -> None:
+        num_tokens, heads, head_dim = x.shape
+        assert out.shape == x.shape, (out.shape, x.shape)
+        _cpu.l2_norm(num_tokens, heads, head_dim, self.threads, out, x, eps, scale)
+
     def rope(self, x: F32, positions: I32, table: RopeTable) -> None:
         num_tokens, heads, head_dim = x.shape
         table_rows, half = table.cos.shape
@@ -101,7 +118,7 @@ class CpuOps:
         )  # fmt: skip
 
     def attention(
-        self, out: F32, q: F32, kv: KvArena, layer: int, step: Step, scale: float
+        self, out: F32, q: F32, kv: KvArena, layer: int, step: Step, scale: float, window: int = 0
     ) -> None:
         num_tokens, heads, head_dim = q.shape
         num_blocks, num_layers, _, kv_heads, _, kv_dim = kv.blocks.shape
@@ -110,7 +127,7 @@ class CpuOps:
         assert heads % kv_heads == 0, (heads, kv_heads)
         assert head_dim % 8 == 0 and head_dim <= MAX_HEAD_DIM, head_dim
         _cpu.attention(
-            num_tokens, heads, sequences, self.threads, max_blocks, scale,
+            num_tokens, heads, sequences, self.threads, max_blocks, window, scale,
             num_blocks, num_layers, kv_heads, head_dim, layer,
             kv.blocks, out, q, step.positions, step.seq_index, step.block_tables,
         )  # fmt: skip
@@ -118,6 +135,58 @@ class CpuOps:
     def silu_mul(self, out: F32, gate: F32, up: F32) -> None:
         assert out.shape == gate.shape == up.shape, (out.shape, gate.shape, up.shape)
         _cpu.silu_mul(out.size, self.threads, out, gate, up)
+
+    def gelu_mul(self, out: F32, gate: F32, up: F32) -> None:
+        assert out.shape == gate.shape == up.shape, (out.shape, gate.shape, up.shape)
+        _cpu.gelu_mul(out.size, self.threads, out, gate, up)
+
+    def sigmoid_mul(self, out: F32, gate: F32, up: F32) -> None:
+        rows, cols = gate.shape
+        assert out.shape == gate.shape == up.shape, (out.shape, gate.shape, up.shape)
+        _cpu.sigmoid_mul(rows, cols, self.threads, out, gate, up)
+
+    def scale(self, out: F32, factor: float) -> None:
+        _cpu.scale(out.size, out, factor)
+
+    def conv1d(
+        self, out: F32, x: F32, state: StateArena, layer: int, weight: F32, step: Step
+    ) -> None:
+        num_tokens, channels = x.shape
+        num_slots, num_layers, kept, width = state.conv.shape
+        taps = weight.shape[1]
+        assert out.shape == x.shape and width == channels, (out.shape, x.shape, width)
+        assert weight.shape[0] == channels and channels % 8 == 0, (weight.shape, channels)
+        assert kept == taps - 1 and 2 <= taps <= MAX_TAPS, (kept, taps)
+        _cpu.conv1d(
+            num_tokens, channels, taps, step.state_slots.size, self.threads, out, x, weight,
+            num_slots, num_layers, layer, state.conv,
+            step.positions, step.seq_index, step.state_slots,
+        )  # fmt: skip
+
+    def delta_gates(self, decay: F32, beta: F32, a: F32, b: F32, ssm_a: F32, dt_bias: F32) -> None:
+        num_tokens, heads = a.shape
+        assert decay.shape == beta.shape == a.shape == b.shape, (decay.shape, beta.shape, b.shape)
+        assert ssm_a.shape == (heads,) == dt_bias.shape, (ssm_a.shape, dt_bias.shape)
+        _cpu.delta_gates(num_tokens, heads, decay, beta, a, b, ssm_a, dt_bias)
+
+    def gated_delta_rule(
+        self, out: F32, q: F32, k: F32, v: F32, decay: F32, beta: F32,
+        state: StateArena, layer: int, step: Step,
+    ) -> None:  # fmt: skip
+        num_tokens, heads, value_dim = v.shape
+        _, k_heads, key_dim = k.shape
+        num_slots, num_layers = state.delta.shape[:2]
+        assert state.delta.shape[2:] == (heads, value_dim, key_dim), (state.delta.shape, v.shape)
+        assert k.shape == (num_tokens, k_heads, key_dim) == q.shape, (k.shape, q.shape)
+        assert out.shape == v.shape and heads % k_heads == 0, (out.shape, v.shape, k_heads)
+        assert decay.shape == (num_tokens, heads) == beta.shape, (decay.shape, beta.shape)
+        assert value_dim % 8 == 0 and key_dim % 8 == 0, (value_dim, key_dim)
+        _cpu.gated_delta_rule(
+            num_tokens, heads, k_heads, value_dim, key_dim, step.state_slots.size, self.threads,
+            out, q, k, v, decay, beta,
+            num_slots, num_layers, layer, state.delta,
+            step.positions, step.seq_index, step.state_slots,
+        )  # fmt: skip
 
     def exp(self, out: F32, x: F32) -> None:
         assert out.shape == x.shape, (out.shape, x.shape)

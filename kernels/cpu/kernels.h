@@ -47,9 +47,11 @@ void embed_f32_avx2(float *out, const float *table, const int32_t *token_ids, lo
 void quantize_rows_avx2(int8_t *values, float *scales, int32_t *sums, const float *x, long T,
                         long K, int threads);
 
-/* norm.c */
-void rms_norm_avx2(float *out, const float *x, const float *weight, long T, long K, float eps,
-                   int threads);
+/* norm.c: rows of x lie x_stride apart; l2_norm: heads of D, tokens x_stride apart */
+void rms_norm_avx2(float *out, const float *x, const float *weight, long T, long K, long x_stride,
+                   float eps, int threads);
+void l2_norm_avx2(float *out, const float *x, long T, long heads, long D, long x_stride, float eps,
+                  float scale, int threads);
 
 /* rope.c: x [T][heads][D], in place; cos, sin [positions][half] */
 void rope_avx2(float *x, const int32_t *positions, const float *cos, const float *sin, long T,
@@ -68,14 +70,56 @@ void store_kv_avx2(kv_layer kv, const float *k, const float *v, const int64_t *s
 typedef struct {
     const int32_t *positions, *seq_index, *block_tables; /* [T], [T], [S][max_blocks] */
     long T, heads, max_blocks;
+    long window; /* a token sees so many positions up to its own; more than there are: all */
 } attention_step;
 
 void attention_avx2(float *out, const float *q, kv_layer kv, attention_step step, float scale,
                     int threads);
 
+/* One layer of the recurrent memory: slot 0's part, and the floats from one slot to the next. */
+typedef struct {
+    float *first;
+    long slot_stride;
+} state_slots;
+
+/* Tokens of one sequence are neighbours and follow one another; no slot occurs twice. */
+typedef struct {
+    const int32_t *positions, *seq_index, *slots; /* [T], [T], [S] */
+    long T;
+} state_step;
+
+static inline long sequence_end(state_step step, long begin) {
+    long end = begin + 1;
+    while (end < step.T && step.seq_index[end] == step.seq_index[begin]) end++;
+    return end;
+}
+
+static inline float *sequence_state(state_slots state, state_step step, long token) {
+    return state.first + step.slots[step.seq_index[token]] * state.slot_stride;
+}
+
+/* conv.c */
+void conv1d_avx2(float *out, const float *x, const float *weight, long C, long taps,
+                 state_slots state, state_step step, int threads);
+
+/* delta.c */
+typedef struct {
+    float *out;
+    const float *q, *k, *v, *decay, *beta;
+    long heads, k_heads, Dv, Dk, v_stride;
+} delta_arrays;
+
+void gated_delta_rule_avx2(delta_arrays arrays, state_slots state, state_step step, int threads);
+
 /* activation.c: elementwise over n values */
 void add_avx2(float *out, const float *x, long T, long K, long x_stride);
 void silu_mul_avx2(float *out, const float *gate, const float *up, long n, int threads);
+void gelu_mul_avx2(float *out, const float *gate, const float *up, long n, int threads);
+void sigmoid_mul_avx2(float *out, const float *gate, const float *up, long T, long K,
+                      long gate_stride, int threads);
+void scale_avx2(float *out, long n, float factor);
+void delta_gates_avx2(float *decay, float *beta, const float *a, const float *b,
+                      const float *ssm_a, const float *dt_bias, long T, long heads);
 void exp_avx2(float *out, const float *x, long n);
 void log_avx2(float *out, const float *x, long n);
 

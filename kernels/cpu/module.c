@@ -11,6 +11,7 @@
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #include <Python.h>
 
+#include <limits.h>
 #include <numpy/arrayobject.h>
 
 #include "kernels.h"
@@ -80,6 +81,34 @@ static const float *in_f32(arguments *a, const char *name, npy_intp size) {
 }
 static const int32_t *in_i32(arguments *a, const char *name, npy_intp size) {
     return take_array(a, name, NPY_INT32, 0, size);
+}
+
+/* Rows that are contiguous each, columns of wider rows maybe; gives their distance too. */
+static const float *in_rows(arguments *a, const char *name, long rows, long row_size,
+                            long *stride) {
+    PyArrayObject *array = (PyArrayObject *)take(a);
+    *stride = row_size;
+    if (!array) return NULL;
+    const char *wrong = NULL;
+    if (!PyArray_Check(array)) wrong = "is no array";
+    else if (PyArray_TYPE(array) != NPY_FLOAT32 || !PyArray_ISNOTSWAPPED(array))
+        wrong = "has another dtype";
+    else if (!PyArray_ISALIGNED(array)) wrong = "is not aligned";
+    else if (PyArray_NDIM(array) < 2 || PyArray_DIM(array, 0) != rows ||
+             PyArray_SIZE(array) != rows * row_size)
+        wrong = "has another size";
+    npy_intp inner = sizeof(float);
+    for (int i = wrong || !rows ? 0 : PyArray_NDIM(array) - 1; i > 0; i--) {
+        if (PyArray_DIM(array, i) > 1 && PyArray_STRIDE(array, i) != inner)
+            wrong = "has rows that are not contiguous";
+        inner *= PyArray_DIM(array, i);
+    }
+    if (!wrong && rows > 1) *stride = PyArray_STRIDE(array, 0) / (long)sizeof(float);
+    if (!wrong && *stride < row_size) wrong = "has rows that overlap";
+    if (!wrong) return PyArray_DATA(array);
+    PyErr_Format(PyExc_AssertionError, "%s: %s %s", a->op, name, wrong);
+    a->failed = 1;
+    return NULL;
 }
 
 static quantized_rows in_quantized(arguments *a, long T, long K) {
@@ -187,14 +216,33 @@ OP(quantize_rows) {
     RUN(quantize_rows_avx2(values, scales, sums, x, T, K, (int)threads));
 }
 
+/* As apart, for x of wider rows: the same first byte is allowed when out is x itself. */
+static void apart_rows(arguments *a, const float *out, const float *x, long rows, long row_size,
+                       long stride) {
+    const long x_size = rows ? (rows - 1) * stride + row_size : 0;
+    apart(a, out, rows * row_size * 4, x, x_size * 4, stride == row_size);
+}
+
 OP(rms_norm) {
     BEGIN(rms_norm);
     const long T = take_long(&a), K = take_long(&a), threads = take_long(&a);
+    long stride;
     float *out = out_f32(&a, "out", T * K);
-    const float *x = in_f32(&a, "x", T * K), *weight = in_f32(&a, "weight", K);
+    const float *x = in_rows(&a, "x", T, K, &stride), *weight = in_f32(&a, "weight", K);
     const float eps = take_float(&a);
-    apart(&a, out, T * K * 4, x, T * K * 4, 1);
-    RUN(rms_norm_avx2(out, x, weight, T, K, eps, (int)threads));
+    apart_rows(&a, out, x, T, K, stride);
+    RUN(rms_norm_avx2(out, x, weight, T, K, stride, eps, (int)threads));
+}
+
+OP(l2_norm) {
+    BEGIN(l2_norm);
+    const long T = take_long(&a), heads = take_long(&a), D = take_long(&a), threads = take_long(&a);
+    long stride;
+    float *out = out_f32(&a, "out", T * heads * D);
+    const float *x = in_rows(&a, "x", T, heads * D, &stride);
+    const float eps = take_float(&a), scale = take_float(&a);
+    apart_rows(&a, out, x, T, heads * D, stride);
+    RUN(l2_norm_avx2(out, x, T, heads, D, stride, eps, scale, (int)threads));
 }
 
 OP(rope) {
@@ -246,6 +294,9 @@ OP(attention) {
     step.heads = take_long(&a);
     const long sequences = take_long(&a), threads = take_long(&a);
     step.max_blocks = take_long(&a);
+    const long window = take_long(&a);
+    step.window = window ? window : LONG_MAX;
+    if (window < 0) refuse(&a, "the window is negative");
     const float scale = take_float(&a);
     long num_blocks;
     const kv_layer kv = in_kv(&a, 0, &num_blocks);
@@ -274,14 +325,120 @@ OP(add) {
     RUN(add_avx2(out, x, T, K, is_bias ? 0 : K));
 }
 
-OP(silu_mul) {
-    BEGIN(silu_mul);
-    const long n = take_long(&a), threads = take_long(&a);
+#define GATED(name)                                                            \
+    OP(name) {                                                                 \
+        BEGIN(name);                                                           \
+        const long n = take_long(&a), threads = take_long(&a);                 \
+        float *out = out_f32(&a, "out", n);                                    \
+        const float *gate = in_f32(&a, "gate", n), *up = in_f32(&a, "up", n);  \
+        apart(&a, out, n * 4, gate, n * 4, 1);                                 \
+        apart(&a, out, n * 4, up, n * 4, 1);                                   \
+        RUN(name##_avx2(out, gate, up, n, (int)threads));                      \
+    }
+GATED(silu_mul)
+GATED(gelu_mul)
+
+OP(sigmoid_mul) {
+    BEGIN(sigmoid_mul);
+    const long T = take_long(&a), K = take_long(&a), threads = take_long(&a);
+    long stride;
+    float *out = out_f32(&a, "out", T * K);
+    const float *gate = in_rows(&a, "gate", T, K, &stride), *up = in_f32(&a, "up", T * K);
+    apart_rows(&a, out, gate, T, K, stride);
+    apart(&a, out, T * K * 4, up, T * K * 4, 1);
+    RUN(sigmoid_mul_avx2(out, gate, up, T, K, stride, (int)threads));
+}
+
+OP(scale) {
+    BEGIN(scale);
+    const long n = take_long(&a);
     float *out = out_f32(&a, "out", n);
-    const float *gate = in_f32(&a, "gate", n), *up = in_f32(&a, "up", n);
-    apart(&a, out, n * 4, gate, n * 4, 1);
-    apart(&a, out, n * 4, up, n * 4, 1);
-    RUN(silu_mul_avx2(out, gate, up, n, (int)threads));
+    const float factor = take_float(&a);
+    RUN(scale_avx2(out, n, factor));
+}
+
+OP(delta_gates) {
+    BEGIN(delta_gates);
+    const long T = take_long(&a), heads = take_long(&a), n = T * heads;
+    float *decay = out_f32(&a, "decay", n), *beta = out_f32(&a, "beta", n);
+    const float *x = in_f32(&a, "a", n), *b = in_f32(&a, "b", n);
+    const float *ssm_a = in_f32(&a, "ssm_a", heads), *dt_bias = in_f32(&a, "dt_bias", heads);
+    apart(&a, decay, n * 4, beta, n * 4, 0);
+    apart(&a, decay, n * 4, x, n * 4, 1);
+    apart(&a, decay, n * 4, b, n * 4, 0);
+    apart(&a, beta, n * 4, x, n * 4, 0);
+    apart(&a, beta, n * 4, b, n * 4, 1);
+    RUN(delta_gates_avx2(decay, beta, x, b, ssm_a, dt_bias, T, heads));
+}
+
+/* One layer of the recurrent memory, from (num_slots, num_layers, layer, state). */
+static state_slots in_state(arguments *a, long size, long *num_slots) {
+    state_slots state = {0};
+    *num_slots = take_long(a);
+    const long layers = take_long(a), layer = take_long(a);
+    float *first = out_f32(a, "state", *num_slots * layers * size);
+    if (layer < 0 || layer >= layers) refuse(a, "no such layer");
+    state.slot_stride = layers * size;
+    state.first = a->failed ? NULL : first + layer * size;
+    return state;
+}
+
+/* The step from (positions, seq_index, state_slots): sequences whole, slots used by one alone. */
+static state_step in_state_step(arguments *a, long T, long sequences, long num_slots) {
+    state_step step = {in_i32(a, "positions", T), in_i32(a, "seq_index", T),
+                       in_i32(a, "state_slots", sequences), T};
+    within(a, "seq_index", step.seq_index, T, sequences);
+    within(a, "state_slots", step.slots, sequences, num_slots);
+    for (long t = 0; !a->failed && t < T; t++) {
+        if (step.positions[t] < 0) refuse(a, "a position is negative");
+        if (t && step.seq_index[t] == step.seq_index[t - 1]) {
+            if (step.positions[t] != step.positions[t - 1] + 1)
+                refuse(a, "positions of one sequence do not follow one another");
+            continue;
+        }
+        for (long u = 0; !a->failed && u < t; u = sequence_end(step, u))
+            if (step.slots[step.seq_index[u]] == step.slots[step.seq_index[t]])
+                refuse(a, "one state slot for two sequences, or one sequence in two places");
+    }
+    return step;
+}
+
+OP(conv1d) {
+    BEGIN(conv1d);
+    const long T = take_long(&a), C = take_long(&a), taps = take_long(&a);
+    const long sequences = take_long(&a), threads = take_long(&a);
+    long num_slots;
+    float *out = out_f32(&a, "out", T * C);
+    const float *x = in_f32(&a, "x", T * C), *weight = in_f32(&a, "weight", C * taps);
+    const state_slots state = in_state(&a, (taps - 1) * C, &num_slots);
+    const state_step step = in_state_step(&a, T, sequences, num_slots);
+    apart(&a, out, T * C * 4, x, T * C * 4, 0);
+    RUN(conv1d_avx2(out, x, weight, C, taps, state, step, (int)threads));
+}
+
+OP(gated_delta_rule) {
+    BEGIN(gated_delta_rule);
+    delta_arrays d = {0};
+    const long T = take_long(&a);
+    d.heads = take_long(&a);
+    d.k_heads = take_long(&a);
+    d.Dv = take_long(&a);
+    d.Dk = take_long(&a);
+    const long sequences = take_long(&a), threads = take_long(&a);
+    const long out_size = T * d.heads * d.Dv, key_size = T * d.k_heads * d.Dk;
+    long num_slots;
+    d.out = out_f32(&a, "out", out_size);
+    d.q = in_f32(&a, "q", key_size);
+    d.k = in_f32(&a, "k", key_size);
+    d.v = in_rows(&a, "v", T, d.heads * d.Dv, &d.v_stride);
+    d.decay = in_f32(&a, "decay", T * d.heads);
+    d.beta = in_f32(&a, "beta", T * d.heads);
+    const state_slots state = in_state(&a, d.heads * d.Dv * d.Dk, &num_slots);
+    const state_step step = in_state_step(&a, T, sequences, num_slots);
+    apart(&a, d.out, out_size * 4, d.q, key_size * 4, 0);
+    apart(&a, d.out, out_size * 4, d.k, key_size * 4, 0);
+    apart(&a, d.out, out_size * 4, d.v, T ? ((T - 1) * d.v_stride + d.heads * d.Dv) * 4 : 0, 0);
+    RUN(gated_delta_rule_avx2(d, state, step, (int)threads));
 }
 
 #define ELEMENTWISE(name)                    \
@@ -329,11 +486,18 @@ static PyMethodDef methods[] = {
     ENTRY(embed_f32),
     ENTRY(quantize_rows),
     ENTRY(rms_norm),
+    ENTRY(l2_norm),
     ENTRY(rope),
     ENTRY(store_kv),
     ENTRY(attention),
     ENTRY(add),
     ENTRY(silu_mul),
+    ENTRY(gelu_mul),
+    ENTRY(sigmoid_mul),
+    ENTRY(scale),
+    ENTRY(delta_gates),
+    ENTRY(conv1d),
+    ENTRY(gated_delta_rule),
     ENTRY(exp),
     ENTRY(log),
     ENTRY(logits_sum),

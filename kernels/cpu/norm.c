@@ -1,7 +1,8 @@
-/* norm.c - root mean square norm of each row (op: rms_norm).
+/* norm.c - norms of rows: root mean square, and length (ops: rms_norm, l2_norm).
  *
- *   x, out  [T][K] f32, row-major, rows contiguous; out may be x
- *   weight  [K]    f32
+ *   rms_norm   x, out  [T][K]        f32, rows of x lie x_stride apart; out may be x
+ *              weight  [K]           f32
+ *   l2_norm    x, out  [T][heads][D] f32, tokens of x lie x_stride apart; out may be x
  *
  *   accumulator i mod 32, ascending: four vectors of eight lanes, then the tree 16, 8, 4, 2, 1
  *
@@ -9,6 +10,9 @@
  *      acc[0]  acc[1]  acc[2]   acc[3]   acc[0]
  *
  * Memory bound: reads x twice, the second time from L1.
+ *   rms_norm   scale = 1 / sqrt(sum / K + eps);  out = (x * scale) * weight
+ *   l2_norm    factor = scale / sqrt(sum + eps);  out = x * factor
+ *
  * Spec: kernels/reference.py rms_norm. Bench: tests/bench/bench_kernels.py --op rms_norm.
  */
 #pragma GCC target("avx2,fma,f16c")
@@ -47,18 +51,45 @@ static void norm_row(float *out, const float *x, const float *weight, long K, fl
 typedef struct {
     float *out;
     const float *x, *weight;
-    long K;
+    long K, x_stride;
     float eps;
 } norm_job;
 
 static void norm_piece(void *argument, long begin, long end) {
     const norm_job *j = argument;
     for (long t = begin; t < end; t++)
-        norm_row(j->out + t * j->K, j->x + t * j->K, j->weight, j->K, j->eps);
+        norm_row(j->out + t * j->K, j->x + t * j->x_stride, j->weight, j->K, j->eps);
 }
 
-void rms_norm_avx2(float *out, const float *x, const float *weight, long T, long K, float eps,
-                   int threads) {
-    norm_job job = {out, x, weight, K, eps};
+void rms_norm_avx2(float *out, const float *x, const float *weight, long T, long K, long x_stride,
+                   float eps, int threads) {
+    norm_job job = {out, x, weight, K, x_stride, eps};
     pool_for(threads, T, pool_grain(1 << 15, K), norm_piece, &job);
+}
+
+typedef struct {
+    float *out;
+    const float *x;
+    long heads, D, x_stride;
+    float eps, scale;
+} length_job;
+
+static void length_piece(void *argument, long begin, long end) {
+    const length_job *j = argument;
+    for (long row = begin; row < end; row++) {
+        const float *x = j->x + row / j->heads * j->x_stride + row % j->heads * j->D;
+        const __m128 square = _mm_set_ss(sum_of_squares(x, j->D) + j->eps);
+        const float factor = j->scale / _mm_cvtss_f32(_mm_sqrt_ss(square));
+        for (long i = 0; i < j->D; i += 8) {
+            const __m256i mask = tail_mask(j->D - i < 8 ? j->D - i : 8);
+            const __m256 v = _mm256_mul_ps(_mm256_maskload_ps(x + i, mask), SET(factor));
+            _mm256_maskstore_ps(j->out + row * j->D + i, mask, v);
+        }
+    }
+}
+
+void l2_norm_avx2(float *out, const float *x, long T, long heads, long D, long x_stride, float eps,
+                  float scale, int threads) {
+    length_job job = {out, x, heads, D, x_stride, eps, scale};
+    pool_for(threads, T * heads, pool_grain(1 << 15, D), length_piece, &job);
 }

@@ -14,6 +14,24 @@ ALWAYS float tree8(__m256 a) {
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
+/* The trees 4, 2, 1 of eight accumulators at once: lane i of the result is the sum of v[i]. */
+ALWAYS __m256 tree8x8(const __m256 v[8]) {
+    __m256 four[4], two[2];
+    for (int i = 0; i < 4;
+         i++) { /* lanes l + (l+4): v[i] in the low half, v[i+4] in the high one */
+        const __m256 low = _mm256_permute2f128_ps(v[i], v[i + 4], 0x20),
+                     high = _mm256_permute2f128_ps(v[i], v[i + 4], 0x31);
+        four[i] = _mm256_add_ps(low, high);
+    }
+    for (int i = 0; i < 2; i++) /* lanes l + (l+2): rows i, i+2 side by side */
+        two[i] = _mm256_add_ps(_mm256_shuffle_ps(four[i], four[i + 2], 0x44),
+                               _mm256_shuffle_ps(four[i], four[i + 2], 0xee));
+    const __m256 even = _mm256_shuffle_ps(two[0], two[1], 0x88),
+                 odd = _mm256_shuffle_ps(two[0], two[1], 0xdd);
+    return _mm256_permutevar8x32_ps(_mm256_add_ps(even, odd),
+                                    _mm256_setr_epi32(0, 2, 1, 3, 4, 6, 5, 7));
+}
+
 /* accumulators 0..31 in four vectors: strides 16, 8, then the tree over eight */
 ALWAYS float tree32(const __m256 a[4]) {
     return tree8(_mm256_add_ps(_mm256_add_ps(a[0], a[2]), _mm256_add_ps(a[1], a[3])));
@@ -87,6 +105,13 @@ ALWAYS __m256 log8(__m256 x0) {
                          _mm256_cmp_ps(x0, _mm256_setzero_ps(), _CMP_EQ_OQ));
     return _mm256_blendv_ps(y, SET(__builtin_nanf("")),
                             _mm256_cmp_ps(x0, _mm256_setzero_ps(), _CMP_NGE_UQ));
+}
+
+ALWAYS __m256 negated(__m256 x) { return _mm256_xor_ps(x, SET(-0.0f)); }
+
+/* x / (1 + exp(-x)) */
+ALWAYS __m256 silu8(__m256 x) {
+    return _mm256_div_ps(x, _mm256_add_ps(SET(1.0f), exp8(negated(x))));
 }
 
 #endif

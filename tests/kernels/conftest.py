@@ -15,6 +15,12 @@ TOLERANCES = {  # (relative, absolute) to the judge, float32
     "rope": (1e-6, 1e-6),
     "attention": (1e-5, 5e-6),
     "silu_mul": (1e-6, 1e-30),
+    "gelu_mul": (2e-6, 1e-6),
+    "sigmoid_mul": (1e-6, 1e-30),
+    "l2_norm": (1e-6, 1e-7),
+    "conv1d": (1e-5, 2e-6),
+    "delta_gates": (1e-5, 1e-7),
+    "gated_delta_rule": (1e-5, 5e-6),
     "exp": (1.2e-7, 0.0),
     "log": (1.2e-7, 1e-7),
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from kernels.layout import unpack_matrix
-from kernels.ops import BLOCK_TOKENS, KvArena, Matrix, QuantizedRows, RopeTable, Step
+from kernels.ops import BLOCK_TOKENS, KvArena, Matrix, QuantizedRows, RopeTable, StateArena, Step
 
 SOURCE = Path(__file__).parent / "scalar" / "model.c"
 KINDS = {"q4_0": 40, "q4_1": 41, "q8_0": 80}
@@ -74,10 +74,17 @@ class ScalarOps:
         self.c.model_add(pointer(out), pointer(x), long(rows), long(cols), stride)
 
     def rms_norm(self, out, x, weight, eps: float) -> None:
+        x = np.ascontiguousarray(x)
         sizes = long(x.shape[0]), long(x.shape[1])
         self.c.model_rms_norm(
             pointer(out), pointer(x), pointer(weight), *sizes, ctypes.c_float(eps)
         )
+
+    def l2_norm(self, out, x, eps: float, scale: float) -> None:
+        x = np.ascontiguousarray(x)
+        sizes = long(x.shape[0] * x.shape[1]), long(x.shape[2])
+        floats = ctypes.c_float(eps), ctypes.c_float(scale)
+        self.c.model_l2_norm(pointer(out), pointer(x), *sizes, *floats)
 
     def rope(self, x, positions, table: RopeTable) -> None:
         tables = pointer(table.cos), pointer(table.sin)
@@ -91,10 +98,11 @@ class ScalarOps:
             self.c.model_to_half(pointer(half), pointer(values), long(values.size))
             kv.blocks[block, layer, part, :, offset] = half.view(np.float16)
 
-    def attention(self, out, q, kv: KvArena, layer: int, step: Step, scale: float) -> None:
+    def attention(self, out, q, kv: KvArena, layer: int, step: Step, scale, window=0) -> None:
         group = q.shape[1] // kv.blocks.shape[3]
         for t in range(q.shape[0]):
             count = int(step.positions[t]) + 1
+            first = long(max(0, count - window) if window else 0)
             table = step.block_tables[step.seq_index[t], : -(-count // BLOCK_TOKENS)]
             for head in range(q.shape[1]):
                 keys, values = (
@@ -103,12 +111,47 @@ class ScalarOps:
                 )
                 row = np.empty(q.shape[2], np.float32)
                 ins = pointer(np.ascontiguousarray(q[t, head])), pointer(keys), pointer(values)
-                sizes = long(count), long(q.shape[2]), ctypes.c_float(scale)
+                sizes = first, long(count), long(q.shape[2]), ctypes.c_float(scale)
                 self.c.model_attention(pointer(row), *ins, *sizes)
                 out[t, head] = row
 
     def silu_mul(self, out, gate, up) -> None:
         self.c.model_silu_mul(pointer(out), pointer(gate), pointer(up), long(out.size))
+
+    def gelu_mul(self, out, gate, up) -> None:
+        self.c.model_gelu_mul(pointer(out), pointer(gate), pointer(up), long(out.size))
+
+    def sigmoid_mul(self, out, gate, up) -> None:
+        gate = np.ascontiguousarray(gate)
+        self.c.model_sigmoid_mul(pointer(out), pointer(gate), pointer(up), long(out.size))
+
+    def scale(self, out, factor: float) -> None:
+        self.c.model_scale(pointer(out), long(out.size), ctypes.c_float(factor))
+
+    def delta_gates(self, decay, beta, a, b, ssm_a, dt_bias) -> None:
+        arrays = map(pointer, (decay, beta, a, b, ssm_a, dt_bias))
+        self.c.model_delta_gates(*arrays, *map(long, a.shape))
+
+    def conv1d(self, out, x, state: StateArena, layer: int, weight, step: Step) -> None:
+        for t in range(x.shape[0]):
+            kept = state.conv[step.state_slots[step.seq_index[t]], layer]
+            if step.positions[t] == 0:
+                kept[...] = 0
+            rows = pointer(out[t]), pointer(kept), pointer(x[t]), pointer(weight)
+            self.c.model_conv1d(*rows, *map(long, weight.shape))
+
+    def gated_delta_rule(
+        self, out, q, k, v, decay, beta, state: StateArena, layer: int, step: Step
+    ) -> None:
+        for t in range(v.shape[0]):
+            kept = state.delta[step.state_slots[step.seq_index[t]], layer]
+            if step.positions[t] == 0:
+                kept[...] = 0
+            for j in range(v.shape[1]):
+                key = j % k.shape[1]
+                arrays = out[t, j], kept[j], q[t, key], k[t, key], v[t, j]
+                gates = ctypes.c_float(decay[t, j]), ctypes.c_float(beta[t, j])
+                self.c.model_delta_rule(*map(pointer, arrays), *gates, *map(long, kept.shape[1:]))
 
     def exp(self, out, x) -> None:
         self.c.model_exp_all(pointer(out), pointer(x), long(x.size))

@@ -177,6 +177,15 @@ void model_rms_norm(float *out, const float *x, const float *weight, long T, lon
     }
 }
 
+void model_l2_norm(float *out, const float *x, long rows, long D, float eps, float scale) {
+    for (long r = 0; r < rows; r++) {
+        float a[32] = {0};
+        for (long i = 0; i < D; i++) a[i % 32] = fmaf(x[r * D + i], x[r * D + i], a[i % 32]);
+        const float factor = scale / sqrtf(tree(a, 32) + eps);
+        for (long i = 0; i < D; i++) out[r * D + i] = x[r * D + i] * factor;
+    }
+}
+
 void model_rope(float *x, const int32_t *positions, const float *cos, const float *sin, long T,
                 long heads, long D, long half, int adjacent) {
     for (long t = 0; t < T; t++)
@@ -200,35 +209,96 @@ void model_silu_mul(float *out, const float *gate, const float *up, long n) {
     for (long i = 0; i < n; i++) out[i] = gate[i] / (1.0f + model_exp(-gate[i])) * up[i];
 }
 
+void model_gelu_mul(float *out, const float *gate, const float *up, long n) {
+    for (long i = 0; i < n; i++) {
+        const float w = fmaf(gate[i] * gate[i], 7.1354816e-2f, 1.59576912f);
+        out[i] = gate[i] / (1.0f + model_exp(-(gate[i] * w))) * up[i];
+    }
+}
+
+static float sigmoid_times(float gate, float up) { return up / (1.0f + model_exp(-gate)); }
+
+void model_sigmoid_mul(float *out, const float *gate, const float *up, long n) {
+    for (long i = 0; i < n; i++) out[i] = sigmoid_times(gate[i], up[i]);
+}
+
+void model_scale(float *out, long n, float factor) {
+    for (long i = 0; i < n; i++) out[i] = out[i] * factor;
+}
+
+static float softplus(float x) {
+    const float e = model_exp(x), u = 1.0f + e, lost = e - (u - 1.0f);
+    return x > 20.0f ? x : model_log(u) + lost / u;
+}
+
+void model_delta_gates(float *decay, float *beta, const float *a, const float *b,
+                       const float *ssm_a, const float *dt_bias, long T, long heads) {
+    for (long i = 0; i < T * heads; i++) {
+        decay[i] = model_exp(ssm_a[i % heads] * softplus(a[i] + dt_bias[i % heads]));
+        beta[i] = sigmoid_times(b[i], 1.0f);
+    }
+}
+
+/* One token; kept: the taps - 1 inputs before it, which become those before the next. */
+void model_conv1d(float *out, float *kept, const float *x, const float *weight, long C,
+                  long taps) {
+    for (long c = 0; c < C; c++) {
+        float y = 0;
+        for (long j = 0; j < taps; j++)
+            y = fmaf(weight[c * taps + j], j + 1 < taps ? kept[j * C + c] : x[c], y);
+        out[c] = y / (1.0f + model_exp(-y));
+        for (long j = 0; j + 1 < taps; j++)
+            kept[j * C + c] = j + 2 < taps ? kept[(j + 1) * C + c] : x[c];
+    }
+}
+
+/* One token and one head; S [Dv][Dk]. */
+void model_delta_rule(float *out, float *S, const float *q, const float *k, const float *v,
+                      float decay, float beta, long Dv, long Dk) {
+    for (long j = 0; j < Dv; j++, S += Dk) {
+        float s[8] = {0}, o[8] = {0};
+        for (long d = 0; d < Dk; d++) s[d % 8] = fmaf(S[d], k[d], s[d % 8]);
+        const float e = fmaf(-decay, tree(s, 8), v[j]) * beta;
+        for (long d = 0; d < Dk; d++) {
+            S[d] = fmaf(e, k[d], S[d] * decay);
+            o[d % 8] = fmaf(S[d], q[d], o[d % 8]);
+        }
+        out[j] = tree(o, 8);
+    }
+}
+
 void model_to_half(uint16_t *out, const float *x, long n) {
     for (long i = 0; i < n; i++)
         out[i] = float_to_half(x[i] > 65504.0f ? 65504.0f : x[i] < -65504.0f ? -65504.0f : x[i]);
 }
 
-/* One query row. keys, values: float16 of `count` positions, D apart, in the order of positions. */
+/* One query row. keys, values: float16 of `count` positions, D apart, in the order of positions;
+ * those before `first` are not seen. */
 void model_attention(float *out, const float *q, const uint16_t *keys, const uint16_t *values,
-                     long count, long D, float scale) {
+                     long first, long count, long D, float scale) {
     float M = 0, L = 0, O[1024] = {0};
-    for (long base = 0; base < count; base += 64) {
+    int is_first = 1;
+    for (long base = first - first % 64; base < count; base += 64, is_first = 0) {
+        const long begin = base < first ? first - base : 0;
         const long n = count - base < 64 ? count - base : 64;
         float p[64], m = -INFINITY, l[8] = {0};
-        for (long j = 0; j < n; j++) {
+        for (long j = begin; j < n; j++) {
             float a[8] = {0};
             for (long d = 0; d < D; d++)
                 a[d % 8] = fmaf(q[d], half_to_float(keys[(base + j) * D + d]), a[d % 8]);
             p[j] = tree(a, 8) * scale;
             if (p[j] > m) m = p[j];
         }
-        for (long j = 0; j < n; j++) l[j % 8] += p[j] = model_exp(p[j] - m);
-        const float sum = tree(l, 8), top = base == 0 || m > M ? m : M;
+        for (long j = begin; j < n; j++) l[j % 8] += p[j] = model_exp(p[j] - m);
+        const float sum = tree(l, 8), top = is_first || m > M ? m : M;
         const float a = model_exp(M - top), b = model_exp(m - top);
         for (long d = 0; d < D; d++) {
             float o = 0;
-            for (long j = 0; j < n; j++)
+            for (long j = begin; j < n; j++)
                 o = fmaf(p[j], half_to_float(values[(base + j) * D + d]), o);
-            O[d] = base == 0 ? o : fmaf(o, b, O[d] * a);
+            O[d] = is_first ? o : fmaf(o, b, O[d] * a);
         }
-        L = base == 0 ? sum : fmaf(sum, b, L * a);
+        L = is_first ? sum : fmaf(sum, b, L * a);
         M = top;
     }
     for (long d = 0; d < D; d++) out[d] = O[d] / L;
