@@ -9,6 +9,7 @@ from secrets import token_hex
 from typing import Any, Final
 
 from ingest.errors import ApiError
+from workers.wire import DEFAULT_TENANT
 
 COMPLETION_MAX_TOKENS: Final = 16  # the completions API's own default
 SLA_HEADER: Final = "x-lockstep-sla"
@@ -32,7 +33,7 @@ def request_fields(body: Mapping[str, Any], sla_header: str | None) -> dict[str,
     if sla_header is not None:
         fields.setdefault("sla", sla_header)
     fields.setdefault("id", f"req-{token_hex(10)}")
-    fields["tenant"] = "default"  # never the client's to say
+    fields["tenant"] = DEFAULT_TENANT  # never the client's to say
     return fields
 
 

@@ -31,11 +31,10 @@ from router.refusal import Refused, shown
 from router.sampling import sampling_params
 from workers.address import Networks
 from workers.text.text_model import TextModel
-from workers.wire import Request, WebhookTarget
+from workers.wire import DEFAULT_TENANT, Request, WebhookTarget, full_id
 
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TENANT: Final = re.compile(r"[a-z0-9]{1,32}")
-DEFAULT_TENANT: Final = "default"
 
 
 @dataclass(frozen=True)
@@ -150,11 +149,6 @@ def identify(values: Mapping[str, Any], sender: Sender) -> None:
         raise Refused("id", f"{allowed}, got {shown(given)}")
     if sender.request_id is None:
         raise Refused("id", "must be given: there is no stream entry to name the request after")
-
-
-def full_id(tenant: str, request_id: str) -> str:
-    """The id as keys and RQ use it."""
-    return request_id if tenant == DEFAULT_TENANT else f"{tenant}--{request_id}"
 
 
 def request_of(

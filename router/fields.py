@@ -4,18 +4,23 @@ Each function takes all fields and gives the value of its own, or raises Refused
 """
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from router.refusal import Refused, shown, text_of
 from router.sampling import Range
 from workers.address import Networks, check_url
-from workers.wire import SLA_CLASSES, TERMINAL, VERSION, WebhookTarget
+from workers.wire import (
+    DEFAULT_SECRET,
+    SECRET_ID,
+    SLA_CLASSES,
+    TERMINAL,
+    VERSION,
+    WebhookTarget,
+)
 
 DEFAULT_SLA: Final = "standard"
 DEADLINE: Final = Range(1, 30 * 86_400_000, whole=True)  # ms from arrival
-SECRET_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 METADATA_BYTES_MAX: Final = 16_384  # as JSON
 METADATA_DEPTH_MAX: Final = 8
 
@@ -118,7 +123,7 @@ def events_of(value: Any) -> tuple[str, ...]:
 
 
 def secret_id_of(value: Any) -> str:
-    secret_id = "default" if value is None else value
+    secret_id = DEFAULT_SECRET if value is None else value
     if not isinstance(secret_id, str) or not SECRET_ID.fullmatch(secret_id):
         allowed = "must be 1 to 64 of A-Z, a-z, 0-9, _ and -"
         raise Refused("webhook.secret_id", f"{allowed}, got {shown(secret_id)}")

@@ -7,10 +7,10 @@ which addresses a webhook may reach is decided at admission. A field that is nul
 from typing import Any, Final
 
 from router.admit import ID, TENANT
-from router.fields import DEADLINE, SECRET_ID, UNSUPPORTED
+from router.fields import DEADLINE, UNSUPPORTED
 from router.prompt import ROLES
 from router.sampling import LOGPROBS, RANGES, STOP_CHARS_MAX, STOP_MAX, Range
-from workers.wire import SLA_CLASSES, TERMINAL, VERSION
+from workers.wire import SECRET_ID, SLA_CLASSES, TERMINAL, VERSION
 
 Schema = dict[str, Any]
 

@@ -22,7 +22,6 @@ from workers.wire import (
     GROUP,
     KEEP_S,
     POOLS,
-    SLA_CLASSES,
     EndEvent,
     Keys,
     PoolLoad,
@@ -42,7 +41,7 @@ from workers.wire import (
 LUA: Final = Path(__file__).parent / "lua"
 LOAD_TTL_S: Final = 5  # a pool that is silent for so long is gone
 Value = str | bytes | int | float
-Fields = Mapping[str, str | int | bytes] | Mapping[str, str | int]
+Fields = Mapping[str, str | int | bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,17 +284,12 @@ class Store:
 
     def keep(self) -> None:
         """Renew the expiry of the node's keys; forget in RQ's registries what has expired."""
-        rq, queues = self.keys.rq_prefix, (*POOLS, "webhooks")
-        kept = [self.keys.requests(sla) for sla in SLA_CLASSES]
-        kept += [self.keys.dead, self.keys.active, self.keys.webhooks_due]
-        kept += [f"{rq}:queues", f"{rq}:workers", *(f"{rq}:workers:{queue}" for queue in queues)]
-        ended = [f"{rq}:{n}:{q}" for n in ("finished", "failed", "canceled") for q in queues]
-        kept += [f"{rq}:{name}:{queue}" for name in ("queue", "wip") for queue in queues]
+        ended = self.keys.registries()
         seconds, _ = self.redis.time()
         with self.redis.pipeline(transaction=False) as pipeline:
             for key in ended:
                 pipeline.zremrangebyscore(key, 0, seconds)
-            for key in kept + ended:
+            for key in self.keys.lasting() + ended:
                 pipeline.expire(key, KEEP_S)
             pipeline.execute()
 

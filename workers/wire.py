@@ -4,6 +4,7 @@ Key names are composed here and nowhere else. Values are msgpack, never pickle.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,9 +13,13 @@ import msgspec
 VERSION: Final = 1
 SLA_CLASSES: Final = ("realtime", "standard", "batch")  # most urgent first
 POOLS: Final = ("gpu", "cpu")
+WEBHOOKS: Final = "webhooks"  # the queue of attempts to post one
 TERMINAL: Final = ("finished", "failed", "cancelled", "expired")
 GROUP: Final = "router"  # the consumer group of the request streams
 KEEP_S: Final = 30 * 86400  # unfinished work that nobody touches for so long is gone
+DEFAULT_TENANT: Final = "default"
+DEFAULT_SECRET: Final = "default"
+SECRET_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,13 +51,13 @@ class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     events: tuple[str, ...] = ()
-    secret_id: str = "default"
+    secret_id: str = DEFAULT_SECRET
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """An admitted request. Made by router.admit only, and never changed after it.
 
-    id             full id as keys use it: ID, or TENANT--ID for tenants other than "default"
+    id             full id as keys use it: ID, or TENANT--ID for all tenants but the default
     token_ids      the prompt, rendered and encoded
     arrival_ms     Unix time of arrival at the node
     deadline_ms    Unix time after which the request expires; None: never
@@ -60,7 +65,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     v: int = VERSION
     id: str
-    tenant: str = "default"
+    tenant: str = DEFAULT_TENANT
     model: str
     token_ids: tuple[int, ...]
     sla: str = "standard"
@@ -128,7 +133,7 @@ class Keys:
         self.control = f"{prefix}:control"
         self.pools = f"{prefix}:pools"
         self.webhooks_due = f"{prefix}:webhooks:due"
-        self.webhook_queue = self.queue("webhooks")
+        self.webhook_queue = self.queue(WEBHOOKS)
         self.rq_suspended = f"{self.rq_prefix}:suspended"
 
     def requests(self, sla: str) -> str:
@@ -167,6 +172,31 @@ class Keys:
 
     def worker_executions(self, name: str) -> str:
         return f"{self.rq_prefix}:worker:{name}:executions"
+
+    def lasting(self) -> list[str]:
+        """Keys that belong to the node: they expire when nobody has renewed them for KEEP_S."""
+        ours = [self.dead, self.active, self.webhooks_due, *map(self.requests, SLA_CLASSES)]
+        rq = ("queues", "workers", *self._of_each_queue("workers", "queue", "wip"))
+        return ours + [f"{self.rq_prefix}:{name}" for name in rq]
+
+    def registries(self) -> list[str]:
+        """RQ's sorted sets of jobs that ended, by the second in which their results expire."""
+        names = self._of_each_queue("finished", "failed", "canceled")
+        return [f"{self.rq_prefix}:{name}" for name in names]
+
+    def _of_each_queue(self, *kinds: str) -> list[str]:
+        return [f"{kind}:{queue}" for kind in kinds for queue in (*POOLS, WEBHOOKS)]
+
+
+def full_id(tenant: str, request_id: str) -> str:
+    """The id that keys and RQ use, of the id that the tenant uses."""
+    return request_id if tenant == DEFAULT_TENANT else f"{tenant}--{request_id}"
+
+
+def split_id(request_id: str) -> tuple[str, str]:
+    """(tenant, the tenant's own id) of a full id."""
+    tenant, mark, own_id = request_id.partition("--")
+    return (tenant, own_id) if mark else (DEFAULT_TENANT, request_id)
 
 
 def token_entry_id(index: int) -> str:
@@ -270,20 +300,11 @@ def webhook_fields(webhook: WebhookTarget | None) -> dict[str, str | int | bytes
     }
 
 
-INT_FIELDS: Final = frozenset(
-    (
-        "arrival_ms",
-        "queued_ms",
-        "started_ms",
-        "ended_ms",
-        "deadline_ms",
-        "attempts",
-        "prompt_tokens",
-        "output_tokens",
-        "cancel",
-    )
+INT_FIELDS: Final = (
+    *("arrival_ms", "queued_ms", "started_ms", "ended_ms", "deadline_ms"),
+    *("attempts", "prompt_tokens", "output_tokens", "cancel"),
 )
-FLOAT_FIELDS: Final = frozenset(("ttft_ms", "tpot_ms", "queue_ms"))
+FLOAT_FIELDS: Final = ("ttft_ms", "tpot_ms", "queue_ms")
 
 
 def parse_job(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
@@ -302,9 +323,7 @@ def parse_job(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
     return job
 
 
-WEBHOOK_INTS: Final = frozenset(
-    ("attempts", "failures", "last_status", "last_ms", "next_at", "created_ms")
-)
+WEBHOOK_INTS: Final = ("attempts", "failures", "last_status", "last_ms", "next_at", "created_ms")
 
 
 def parse_webhook(raw: Mapping[bytes, bytes]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import typer
 from ingest.command.failure import FAILED, USAGE, Failure
 from workers.settings import settings
 from workers.store import Store
-from workers.wire import Request
+from workers.wire import DEFAULT_TENANT, Request, full_id
 
 app = typer.Typer(
     help="What ended badly and waits for a person.",
@@ -229,8 +229,7 @@ def replay_request(store: Store, letter: Letter) -> str:
     pairs = [part for pair in entry.items() for part in pair]
     if store.run("replay_request", keys, letter.entry, *pairs) == 0:
         raise CannotReplay("it was replayed already")
-    tenant = letter.text("tenant") or "default"
-    return new_id if tenant == "default" else f"{tenant}--{new_id}"
+    return full_id(letter.text("tenant") or DEFAULT_TENANT, new_id)
 
 
 def entry_of(letter: Letter, new_id: str) -> dict[str | bytes, bytes]:

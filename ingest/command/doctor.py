@@ -137,9 +137,10 @@ def model(config: Settings) -> Finding:
 
 def secret(config: Settings) -> Finding:
     from workers.webhook.sign import NoSecret, read_secrets
+    from workers.wire import DEFAULT_SECRET
 
     try:
-        read_secrets("default", config.home, config.webhook_secret)
+        read_secrets(DEFAULT_SECRET, config.home, config.webhook_secret)
     except NoSecret as error:
         return Finding(
             "webhooks", str(error), "make start makes one, or set LOCKSTEP_WEBHOOK_SECRET"

@@ -79,7 +79,7 @@ def without_expiry(store):
     return {key.decode() for key in store.redis.scan_iter() if store.redis.ttl(key) < 0}
 
 
-RQ_QUEUES = "lockstep:rq:queues"  # kept by the pools' maintenance (keep.lua)
+RQ_QUEUES = "lockstep:rq:queues"  # kept by the pools' maintenance (Store.keep)
 STREAMS = {f"lockstep:requests:{sla}" for sla in ("realtime", "standard", "batch")}
 
 

@@ -13,9 +13,11 @@ from workers.wire import (
     Usage,
     WebhookTarget,
     end_fields,
+    full_id,
     parse_entry,
     parse_job,
     request_fields,
+    split_id,
     token_entry_id,
     token_fields,
 )
@@ -108,5 +110,13 @@ def test_every_key_begins_with_the_prefix():
         keys.wip("cpu"),
         keys.router("a"),
     ]
-    names += [keys.worker("w"), keys.worker_executions("w")]
+    names += [keys.worker("w"), keys.worker_executions("w"), *keys.lasting(), *keys.registries()]
     assert all(name.startswith("{node}") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "own_id", "in_keys"), [("default", "r-1", "r-1"), ("acme", "r-1", "acme--r-1")]
+)
+def test_a_tenant_reads_the_id_it_gave(tenant, own_id, in_keys):
+    assert full_id(tenant, own_id) == in_keys
+    assert split_id(in_keys) == (tenant, own_id)

@@ -8,6 +8,7 @@ from workers.address import parse_networks
 from workers.log import logger
 from workers.settings import Settings, settings
 from workers.store import Store
+from workers.wire import WEBHOOKS
 
 if TYPE_CHECKING:
     from workers.webhook.worker import WebhookWorker
@@ -19,7 +20,7 @@ def main() -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
-    logger("webhooks").info("ready", worker=worker.name)
+    logger(WEBHOOKS).info("ready", worker=worker.name)
     worker.work()
     return 0
 
@@ -39,7 +40,7 @@ def build_worker(config: Settings) -> "WebhookWorker":
     if config.webhook_secret is None:
         make_secret(config.home)
     sender = Sender(store, config.home, config.webhook_secret, way)
-    worker = WebhookWorker(store, sender, schedule, name=take_slot(config.home, "webhooks").name)
+    worker = WebhookWorker(store, sender, schedule, name=take_slot(config.home, WEBHOOKS).name)
     return worker
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec import to_builtins
 
-from workers.wire import end_of
+from workers.wire import end_of, split_id
 
 BODY_BYTES_MAX: Final = 20_000  # Standard Webhooks wants less than 20 KB; the rest is read by GET
 
@@ -38,17 +38,11 @@ def message_id(request_id: str, status: str) -> str:
     return f"msg_{request_id}_{status}"
 
 
-def public_id(request_id: str) -> tuple[str, str]:
-    """(tenant, the id its client knows) of a full id."""
-    tenant, mark, name = request_id.partition("--")
-    return (tenant, name) if mark else ("default", request_id)
-
-
 def _data(request_id: str, job: Mapping[str, Any]) -> dict[str, Any]:
-    tenant, name = public_id(request_id)
+    tenant, own_id = split_id(request_id)
     end = end_of(job)
     return {
-        "id": name,
+        "id": own_id,
         "tenant": tenant,
         "status": end.status,
         "text": end.text,

@@ -15,7 +15,6 @@ from workers.store import Claimed, Store
 from workers.webhook.deliver import Outcome
 
 DUE_BATCH: Final = 100
-QUEUE: Final = "webhooks"
 
 
 class Outbox:

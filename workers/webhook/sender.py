@@ -10,6 +10,7 @@ from workers.store import Store
 from workers.webhook.deliver import Outcome, Way, attempt
 from workers.webhook.event import compose, message_id
 from workers.webhook.sign import NoSecret, headers, read_secrets
+from workers.wire import DEFAULT_SECRET
 
 GONE: Final = "the result expired before it could be posted"
 
@@ -52,7 +53,7 @@ class Sender:
         if not body:
             return Sent(Outcome("dead", error=GONE), b"")
         try:
-            name = webhook.get("secret_id", "default")
+            name = webhook.get("secret_id", DEFAULT_SECRET)
             secrets = read_secrets(name, self.home, self.configured_secret)
         except NoSecret as error:  # somebody may still put it there
             return Sent(Outcome("retry", error=str(error)), body)

@@ -7,7 +7,6 @@ blanks between: each signs, so that a receiver can change from one to the next w
 import base64
 import binascii
 import os
-import re
 import secrets as randomness
 import tempfile
 from collections.abc import Sequence
@@ -15,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-DEFAULT: Final = "default"
-SECRET_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+from workers.wire import DEFAULT_SECRET, SECRET_ID
+
 PREFIX: Final = "whsec_"
 
 
@@ -49,10 +48,10 @@ def read_secrets(secret_id: str, home: Path, configured: str | None) -> tuple[st
     """The secrets that sign for `secret_id`. Raises NoSecret."""
     if not SECRET_ID.fullmatch(secret_id):
         raise NoSecret(f"{secret_id!r} is no name of a secret")
-    if secret_id == DEFAULT and configured is not None:
+    if secret_id == DEFAULT_SECRET and configured is not None:
         return _checked(configured, "LOCKSTEP_WEBHOOK_SECRET")
     named = home / "webhook_secrets" / secret_id
-    path = default_file(home) if secret_id == DEFAULT else named
+    path = default_file(home) if secret_id == DEFAULT_SECRET else named
     try:
         return _checked(path.read_text(), str(path))
     except (OSError, UnicodeDecodeError) as error:

@@ -26,9 +26,10 @@ from workers.queue.pulse import Pulse
 from workers.store import Claimed, Store
 from workers.webhook.deliver import Outcome
 from workers.webhook.endpoints import Endpoints
-from workers.webhook.outbox import QUEUE, Outbox, request_id_of
+from workers.webhook.outbox import Outbox, request_id_of
 from workers.webhook.schedule import delay_s
 from workers.webhook.sender import Sender, Sent
+from workers.wire import WEBHOOKS
 
 CAPACITY: Final = 64  # threads that mostly wait; a slow endpoint holds one of them
 LOOK_S: Final = 60.0  # another node's worker may have died and left something due
@@ -49,7 +50,7 @@ class WebhookWorker(BatchWorker):
         capacity: int = CAPACITY,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        super().__init__(store, QUEUE, name=name, capacity=capacity, pulse=Pulse())
+        super().__init__(store, WEBHOOKS, name=name, capacity=capacity, pulse=Pulse())
         self.sender, self.schedule, self.draw = sender, tuple(schedule), draw
         self.outbox = Outbox(store)
         self.endpoints = Endpoints()

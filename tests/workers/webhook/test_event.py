@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from workers.webhook.event import BODY_BYTES_MAX, compose, message_id, public_id
+from workers.webhook.event import BODY_BYTES_MAX, compose, message_id
 from workers.wire import TERMINAL
 
 FINISHED = {
@@ -89,7 +89,5 @@ def test_the_id_is_that_of_the_request_and_its_end():
 
 
 def test_a_tenant_reads_the_id_it_gave():
-    assert public_id("acme--r-1") == ("acme", "r-1")
-    assert public_id("r-1") == ("default", "r-1")
     data = json.loads(compose("acme--r-1", FINISHED))["data"]
     assert (data["id"], data["tenant"]) == ("r-1", "acme")
