@@ -14,6 +14,7 @@ from kernels.ops import BLOCK_TOKENS, F32, KvArena, Step
 from kernels.reference import ReferenceOps
 from workers.engine.engine import Engine
 from workers.engine.limits import EngineLimits
+from workers.model.config import StateShape
 from workers.wire import EndEvent, Request, SamplingParams, TokenEvent
 
 VOCAB = 96
@@ -86,6 +87,53 @@ class FakeModel:
         words = (mixed ^ np.arange(VOCAB, dtype=np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
         words = (words ^ (words >> np.uint64(29))) * np.uint64(0x94D049BB133111EB)
         return (words >> np.uint64(40)).astype(np.float32) / np.float32(2**21) - np.float32(4)
+
+
+class RecurrentModel(FakeModel):
+    """The same answers, with a state beside the KV: in every layer a hash of all tokens so far.
+
+    It must agree with the KV at every token; so a slot of another sequence, a token seen twice or
+    not at all, or a state not put back after an abandoned step, fails.
+    """
+
+    config = SimpleNamespace(
+        num_kv_layers=NUM_LAYERS,
+        num_kv_heads=1,
+        head_dim=2,
+        context_length=CONTEXT,
+        state=StateShape(NUM_LAYERS, 2, 1, 1, 1, 1, 1),
+    )
+
+    def forward(self, step: Step, kv: KvArena, state, after_layer: Callable[[], None]) -> F32:
+        assert len(set(step.state_slots)) == len(step.block_tables) == len(step.state_slots)
+        layers = iter(range(NUM_LAYERS))
+
+        def after() -> None:
+            layer = next(layers)
+            for index, slot in enumerate(step.state_slots):
+                self._advance(step, kv, state, layer, np.flatnonzero(step.seq_index == index), slot)
+            after_layer()
+
+        return super().forward(step, kv, None, after)
+
+    def _advance(self, step: Step, kv: KvArena, state, layer: int, rows, slot: int) -> None:
+        begin, end = int(step.positions[rows[0]]), int(step.positions[rows[-1]]) + 1
+        hashed = hash_of(
+            step.token_ids[rows], int(state.delta[slot, layer, 0, 0, 0]) if begin else 0
+        )
+        places = np.arange(end)
+        blocks = step.block_tables[step.seq_index[rows[0]], places // BLOCK_TOKENS]
+        known = kv.blocks[blocks, layer, 0, 0, places % BLOCK_TOKENS, 0]
+        assert hashed == hash_of(known, 0), f"state and KV of slot {slot} differ at {end}"
+        state.delta[slot, layer] = hashed
+        state.conv[slot, layer] = step.token_ids[rows[-1]]
+
+
+def hash_of(token_ids, hashed: int) -> int:
+    """Exact in float32."""
+    for token_id in token_ids:
+        hashed = (hashed * 31 + int(token_id) + 1) % 65521
+    return hashed
 
 
 def no_layer() -> None:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from kernels.ops import BLOCK_TOKENS
 from kv_tier.block_pool import BlockPool
+from kv_tier.state_pool import StatePool
 from tests.workers.engine.fake import CONTEXT, END_ID, FakeText, make_request
 from workers.engine.cost import StepCost
 from workers.engine.scheduler import Scheduler
@@ -14,7 +15,10 @@ from workers.text.stream import TextStream
 
 
 def make_scheduler(
-    num_blocks: int = 16, max_batch: int = 4, max_step_tokens: int = 64
+    num_blocks: int = 16,
+    max_batch: int = 4,
+    max_step_tokens: int = 64,
+    states: StatePool | None = None,
 ) -> Scheduler:
     cost = StepCost()
     cost.observe(1, 0, 0)  # steps cost nothing: only max_step_tokens limits
@@ -24,6 +28,7 @@ def make_scheduler(
         max_batch=max_batch,
         max_step_tokens=max_step_tokens,
         budget_ms=50,
+        states=states,
     )
 
 
@@ -177,6 +182,67 @@ def test_removing_a_waiting_one_frees_nothing_twice():
     assert (len(scheduler.running), len(scheduler.waiting)) == (1, 0)
 
 
+def test_a_running_one_holds_a_slot_of_state():
+    states = StatePool(3)
+    scheduler = make_scheduler(states=states)
+    for name in "abcd":
+        scheduler.add(make_sequence(name))
+    play(scheduler)
+    assert [s.id for s in scheduler.running] == ["a", "b", "c"]
+    assert len({s.state_slot for s in scheduler.running}) == states.num_held == 3
+    assert scheduler.waiting[0].state_slot is None
+    scheduler.remove(scheduler.running[0])
+    play(scheduler)
+    assert [s.id for s in scheduler.running] == ["b", "c", "d"]
+
+
+def test_a_model_without_state_takes_no_slots():
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence("a"))
+    play(scheduler)
+    assert scheduler.running[0].state_slot is None
+
+
+def test_a_preempted_one_keeps_its_memory_and_goes_on():
+    states = StatePool(4)
+    scheduler = make_scheduler(max_batch=1, states=states)
+    slow = make_sequence("slow", 100, sla="batch")
+    scheduler.add(slow)
+    play(scheduler)
+    held = (list(slow.blocks), slow.state_slot, slow.num_cached)
+    scheduler.add(make_sequence("quick", max_tokens=2, sla="realtime"))
+    scheduler.preempt(slow)
+    assert play(scheduler) == {"quick": 10}
+    assert (slow.blocks, slow.state_slot, slow.num_cached) == held
+    assert play(scheduler) == {"quick": 1}
+    assert play(scheduler) == {"slow": 36}
+
+
+def test_a_preempted_one_goes_on_while_the_head_waits_for_its_memory():
+    """Else both would wait for ever: the head for blocks, their holder for its turn."""
+    scheduler = make_scheduler(num_blocks=4, max_batch=2)
+    holder = make_sequence("holder", sla="batch", max_tokens=4)
+    scheduler.add(holder)
+    play(scheduler)
+    scheduler.add(make_sequence("big", 900, sla="realtime"))
+    scheduler.preempt(holder)
+    assert [play(scheduler) for _ in range(3)] == [{"holder": 1}] * 3
+    assert play(scheduler) == {"big": 64}
+
+
+def test_a_preempted_one_that_is_removed_gives_its_memory_back():
+    states = StatePool(1)
+    scheduler = make_scheduler(states=states)
+    sequence = make_sequence("a")
+    scheduler.add(sequence)
+    play(scheduler)
+    scheduler.preempt(sequence)
+    scheduler.check()
+    scheduler.remove(sequence)
+    scheduler.check()
+    assert (scheduler.pool.num_free, states.num_held) == (16, 0)
+
+
 CASE = st.tuples(
     st.integers(1, 700), st.integers(1, 300), st.sampled_from(["realtime", "standard", "batch"])
 )
@@ -187,15 +253,25 @@ CASE = st.tuples(
     st.integers(4, 8),
     st.integers(1, 5),
     st.integers(5, 90),
+    st.integers(0, 6),
+    st.integers(2, 9),
 )
-def test_everything_that_fits_ends_and_all_blocks_return(cases, num_blocks, max_batch, step_tokens):
-    scheduler = make_scheduler(num_blocks, max_batch, step_tokens)
+def test_everything_that_fits_ends_and_all_memory_returns(
+    cases, num_blocks, max_batch, step_tokens, num_slots, preempt_every
+):
+    """With 0 slots the model has no state. Every so-maniest step somebody is preempted before."""
+    states = StatePool(num_slots) if num_slots else None
+    scheduler = make_scheduler(num_blocks, max_batch, step_tokens, states)
     for index, (num_prompt, max_tokens, sla) in enumerate(cases):
         scheduler.add(make_sequence(f"s{index}", num_prompt, max_tokens=max_tokens, sla=sla))
     bound = sum(prompt + max_tokens for prompt, max_tokens, _ in cases)
-    for _ in range(bound):
+    for step in range(bound):
         if not (scheduler.running or scheduler.waiting):
             break
+        if scheduler.running and step % preempt_every == 0:
+            scheduler.preempt(scheduler.running[step % len(scheduler.running)])
+            scheduler.check()
         assert play(scheduler)
     assert not (scheduler.running or scheduler.waiting)
     assert scheduler.pool.num_free == num_blocks
+    assert states is None or states.num_held == 0
