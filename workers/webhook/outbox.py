@@ -9,12 +9,13 @@ Every arrow is one script; the ends of an attempt are fenced by its lease. A pen
 the sorted set at all times: while its RQ job waits or runs, an hour ahead, as a safety net.
 """
 
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from workers.store import Claimed, Store
 from workers.webhook.deliver import Outcome
 
 DUE_BATCH: Final = 100
+NOT_TRIED: Final = Outcome("retry")
 
 
 class Outbox:
@@ -44,19 +45,21 @@ class Outbox:
         verdict: str = outcome.kind
         if verdict == "retry" and delay_s is None:
             verdict = "dead"
-        sent = body if verdict == "dead" else b""
-        return self._end(claim, verdict, delay_s or 0.0, outcome.status, outcome.error, sent)
+        kept = body if verdict == "dead" else b""
+        return self._end(claim, verdict, delay_s or 0.0, outcome, kept)
 
     def put_off(self, claim: Claimed, delay_s: float) -> str:
         """Not tried now: its turn comes later, and no attempt is counted."""
-        return self._end(claim, "defer", delay_s, None, "", b"")
+        return self._end(claim, "defer", delay_s, NOT_TRIED, b"")
 
-    def _end(self, claim: Claimed, verdict: str, delay_s: float, *last: Any) -> str:
-        status, error, body = last
+    def _end(
+        self, claim: Claimed, verdict: str, delay_s: float, outcome: Outcome, body: bytes
+    ) -> str:
         request_id = request_id_of(claim.job_id)
         keys = [self.keys.webhook(request_id), self.keys.webhooks_due]
         named = [request_id, claim.job_id, claim.execution_id, verdict]
-        told = [int(delay_s * 1000), "" if status is None else status, error, body]
+        status = "" if outcome.status is None else outcome.status
+        told = (int(delay_s * 1000), status, outcome.error, body)
         return cast(bytes, self.store.run("webhook_end", keys, *named, *told)).decode()
 
 
