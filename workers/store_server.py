@@ -154,7 +154,8 @@ def become_server(config: Settings) -> NoReturn:
     log.info("starting", port=config.store_port, folder=str(store), fsync=config.store_fsync)
     if config.store_fsync == "everysec":
         folder = str(store / "appendonlydir")
-        subprocess.Popen([sys.executable, "-m", "workers.store_sync", folder])
+        command = [sys.executable, "-m", "workers.store_sync", folder, str(os.getpid())]
+        subprocess.Popen(command)
     os.execv(server_binary(), server_arguments(config, store))
 
 

@@ -1,4 +1,4 @@
-"""Syncs the store's log to the disk once a second: `python -m workers.store_sync FOLDER`.
+"""Syncs the store's log to the disk once a second: `python -m workers.store_sync FOLDER SERVER`.
 
 Valkey's own `appendfsync everysec` keeps writes in its memory while a sync is under way, for up to
 two seconds and after it has answered: a kill -9 then takes what was acknowledged. So the embedded
@@ -36,9 +36,9 @@ def sync_grown(folder: str, synced: dict[str, int]) -> None:
             os.close(fd)
 
 
-def main(folder: str) -> None:
-    """Until our parent, the server, is gone."""
-    server, synced = os.getppid(), dict[str, int]()
+def main(folder: str, server: int) -> None:
+    """Until our parent, the server's process, is gone; it may be gone before we begin."""
+    synced: dict[str, int] = {}
     while os.getppid() == server:
         try:
             sync_grown(folder, synced)
@@ -52,4 +52,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

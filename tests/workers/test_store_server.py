@@ -157,6 +157,13 @@ def test_the_sync_ends_with_its_server(store):
     assert not sync.is_running()
 
 
+def test_a_sync_whose_server_is_gone_before_it_begins_ends(tmp_path):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    command = [sys.executable, "-m", "workers.store_sync", str(tmp_path), str(gone.pid)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=WAIT_S)
+
+
 def test_zero_bytes_after_the_tail_are_cut_off(filled):
     """What a power loss leaves; Valkey itself refuses to start from it."""
     whole = filled.tail().read_bytes()
