@@ -21,7 +21,9 @@ Networks = Sequence[IPv4Network | IPv6Network]
 Lookup = Callable[..., Sequence[tuple[Any, ...]]]  # socket.getaddrinfo's shape
 
 URL_CHARS_MAX: Final = 2048
+HOST_CHARS_MAX: Final = 253  # RFC 1035
 HTTPS_PORT: Final = 443
+HTTP_PORT: Final = 80
 LOOPBACK: Final[tuple[Address, ...]] = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 LOCAL_NAMES: Final = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 PUBLIC_V6: Final = IPv6Network("2000::/3")  # all of IPv6 that is given out as global unicast
@@ -53,15 +55,14 @@ NOT_PUBLIC: Final[tuple[IPv4Network | IPv6Network, ...]] = tuple(
         "3fff::/20",
     )
 )
-CHARS = re.compile(r"[!-\[\]-~]+")  # printable ASCII without blank and backslash
-NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
-NETLOC = re.compile(r"(\[[0-9A-Fa-f:.%a-z]+\]|[^\[\]:@%]+)(:[0-9]{1,5})?")
-NUMERIC = re.compile(
-    r"(.*\.)?([0-9]+|0x[0-9a-f]*)"
-)  # the last label is a number: IPv4, however spelled
+CHARS: Final = re.compile(r"[!-\[\]-~]+")  # printable ASCII without blank and backslash
+NAME: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
+NETLOC: Final = re.compile(r"(\[[0-9A-Fa-f:.%a-z]+\]|[^\[\]:@%]+)(:[0-9]{1,5})?")
+# the last label is a number: IPv4, however spelled
+NUMERIC: Final = re.compile(r"(.*\.)?([0-9]+|0x[0-9a-f]*)")
 
 
-class Refused(Exception):
+class Forbidden(Exception):
     """This webhook target may not be reached; the message says why."""
 
 
@@ -116,63 +117,72 @@ def check_url(url: str, allow: Networks) -> str | None:
             judge(address, target, allow)
         else:
             _judge_name(target, allow)
-    except Refused as refused:
-        return str(refused)
+    except Forbidden as forbidden:
+        return str(forbidden)
     return None
 
 
 def parse_url(url: str) -> Target:
-    """Raises Refused for what is no plain http(s) URL: userinfo, blanks, strange hosts."""
+    """Raises Forbidden for what is no plain http(s) URL: userinfo, blanks, strange hosts."""
     if len(url) > URL_CHARS_MAX:
-        raise Refused(f"the URL is longer than {URL_CHARS_MAX} characters")
+        raise Forbidden(f"the URL is longer than {URL_CHARS_MAX} characters")
     if not CHARS.fullmatch(url):
-        raise Refused("the URL has characters outside printable ASCII, a blank or a backslash")
+        raise Forbidden("the URL has characters outside printable ASCII, a blank or a backslash")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise Refused("the URL has no valid host and port") from None
+        raise Forbidden("the URL has no valid host and port") from None
     if parts.scheme not in ("https", "http"):
-        raise Refused("the URL must begin with https://")
+        raise Forbidden("the URL must begin with https://")
     if "@" in parts.netloc:
-        raise Refused("the URL must not carry a user name or password")
+        raise Forbidden("the URL must not carry a user name or password")
     if not host or port == 0 or not NETLOC.fullmatch(parts.netloc):
-        raise Refused("the URL has no valid host and port")
+        raise Forbidden("the URL has no valid host and port")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    default_port = HTTPS_PORT if parts.scheme == "https" else 80
-    return Target(parts.scheme, _plain_host(host), port or default_port, path)
+    return Target(parts.scheme, _plain_host(host), port or default_port(parts.scheme), path)
+
+
+def default_port(scheme: str) -> int:
+    """The port of an https or http URL that names none."""
+    return HTTPS_PORT if scheme == "https" else HTTP_PORT
 
 
 def _plain_host(host: str) -> str:
     if ":" in host:
         if "%" in host:
-            raise Refused("the host is an address of one interface (a zone id)")
+            raise Forbidden("the host is an address of one interface (a zone id)")
         try:
             return str(IPv6Address(host))
         except ValueError:
-            raise Refused(f"the host {host} is no IPv6 address") from None
+            raise Forbidden(f"the host {host} is no IPv6 address") from None
     host = host.removesuffix(".")
     if NUMERIC.fullmatch(host):
-        try:
-            return str(
-                IPv4Address(socket.inet_aton(host))
-            )  # 127.1, 0x7f.1, 2130706433, 017700000001
+        try:  # 127.1, 0x7f.1, 2130706433, 017700000001
+            return str(IPv4Address(socket.inet_aton(host)))
         except OSError:
-            raise Refused(f"the host {host} is no IPv4 address") from None
-    if len(host) > 253 or not NAME.fullmatch(host):
-        raise Refused("the host is no valid name (write international names in their xn-- form)")
+            raise Forbidden(f"the host {host} is no IPv4 address") from None
+    if len(host) > HOST_CHARS_MAX or not NAME.fullmatch(host):
+        raise Forbidden("the host is no valid name (write international names in their xn-- form)")
     return host
 
 
 def _judge_name(target: Target, allow: Networks) -> None:
     if is_local_name(target.host):
         if not local_addresses(allow):
-            raise Refused(f"the host {target.host} is this machine")
+            raise Forbidden(f"the host {target.host} is this machine")
         return
+    _judge_way(target, any_port=bool(allow))
+
+
+def _judge_way(target: Target, *, any_port: bool) -> None:
+    """Scheme and port of a target that is in no allowed network, or is not known to be."""
     if target.scheme != "https":
-        raise Refused("http is only for addresses in webhook_allow, spelled in the URL; use https")
-    if target.port != HTTPS_PORT and not allow:
-        raise Refused(f"the port must be {HTTPS_PORT}, not {target.port}")
+        raise Forbidden(
+            "http is only for addresses in webhook_allow, spelled in the URL; use https"
+        )
+    if target.port != HTTPS_PORT and not any_port:
+        raise Forbidden(f"the port must be {HTTPS_PORT}, not {target.port}")
 
 
 def is_local_name(host: str) -> bool:
@@ -185,17 +195,14 @@ def local_addresses(allow: Networks) -> list[Address]:
 
 
 def judge(address: Address, target: Target, allow: Networks) -> None:
-    """Raises Refused unless this target may be reached at this address."""
+    """Raises Forbidden unless this target may be reached at this address."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     address = mapped or address
     if _inside(address, allow):
         return
     if not is_public(address):
-        raise Refused(f"the address {address} is not public")
-    if target.scheme != "https":
-        raise Refused("http is only for addresses in webhook_allow, spelled in the URL; use https")
-    if target.port != HTTPS_PORT:
-        raise Refused(f"the port must be {HTTPS_PORT}, not {target.port}")
+        raise Forbidden(f"the address {address} is not public")
+    _judge_way(target, any_port=False)
 
 
 def is_public(address: Address) -> bool:
@@ -212,7 +219,7 @@ def _inside(address: Address, networks: Networks) -> bool:
 def resolve(target: Target, allow: Networks, lookup: Lookup = socket.getaddrinfo) -> list[str]:
     """The addresses to connect to, every one of them judged; a name is looked up exactly once.
 
-    Raises Refused when any address is refused (not only the first), OSError when the name has none.
+    Raises Forbidden when any address (not only the first) is, OSError when the name has none.
     """
     literal = target.address
     if literal is not None:
@@ -220,7 +227,7 @@ def resolve(target: Target, allow: Networks, lookup: Lookup = socket.getaddrinfo
     elif is_local_name(target.host):
         addresses = local_addresses(allow)
         if not addresses:
-            raise Refused(f"the host {target.host} is this machine")
+            raise Forbidden(f"the host {target.host} is this machine")
     else:
         if target.scheme != "https":
             _judge_name(target, allow)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.address import Refused, check_url, is_public, parse_networks, parse_url, resolve
+from workers.address import Forbidden, check_url, is_public, parse_networks, parse_url, resolve
 
 NOTHING = ()
 LOOPBACK = parse_networks("127.0.0.0/8, ::1")
@@ -205,19 +205,19 @@ def test_a_name_is_looked_up_once_and_its_address_returned():
     [("127.0.0.1",), (PUBLIC, "127.0.0.1"), (PUBLIC, "fe80::1%eth0"), (PUBLIC, "::ffff:10.0.0.1")],
 )
 def test_one_private_address_among_a_names_addresses_refuses_it(found):
-    with pytest.raises(Refused, match="is not public"):
+    with pytest.raises(Forbidden, match="is not public"):
         resolve(parse_url("https://example.com/"), NOTHING, answers(*found))
 
 
 def test_another_port_needs_every_address_allowed():
     target = parse_url("https://receiver.example:8443/")
     assert resolve(target, LOOPBACK, answers("127.0.0.9")) == ["127.0.0.9"]
-    with pytest.raises(Refused, match="port must be 443"):
+    with pytest.raises(Forbidden, match="port must be 443"):
         resolve(target, LOOPBACK, answers("127.0.0.9", PUBLIC))
 
 
 def test_a_name_cannot_be_reached_by_http_even_inside_the_list():
-    with pytest.raises(Refused, match="http is only for"):
+    with pytest.raises(Forbidden, match="http is only for"):
         resolve(parse_url("http://receiver.example/"), LOOPBACK, answers("127.0.0.1"))
 
 

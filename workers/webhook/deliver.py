@@ -21,7 +21,15 @@ from typing import Any, Final, Literal
 import certifi
 import httpcore
 
-from workers.address import Lookup, Networks, Refused, Target, parse_url, resolve
+from workers.address import (
+    Forbidden,
+    Lookup,
+    Networks,
+    Target,
+    default_port,
+    parse_url,
+    resolve,
+)
 
 DEADLINE_S: Final = 15.0
 CONNECT_S: Final = 5.0  # for one address; the next one gets its chance
@@ -65,8 +73,8 @@ def attempt(url: str, body: bytes, headers: Mapping[str, str], way: Way) -> Outc
             outcome = judge_status(answer.status, _retry_after_s(answer))
             _read_some(answer)
             return outcome
-    except Refused as refused:
-        return Outcome("dead", error=str(refused))
+    except Forbidden as forbidden:
+        return Outcome("dead", error=str(forbidden))
     except (TimeoutError, httpcore.TimeoutException):
         return Outcome("retry", error=f"no answer within {way.deadline_s:g} s")
     except (OSError, UnicodeError, httpcore.NetworkError, httpcore.ProtocolError) as error:
@@ -180,7 +188,7 @@ class Guard(httpcore.NetworkBackend):
         def ask() -> None:
             try:
                 answer.append(resolve(self.target, self.way.allow, self.way.lookup))
-            except (Refused, OSError, UnicodeError) as error:
+            except (Forbidden, OSError, UnicodeError) as error:
                 answer.append(error)
 
         if self.target.address is not None:
@@ -219,7 +227,7 @@ def _post(
     pool: httpcore.ConnectionPool, target: Target, body: bytes, headers: Mapping[str, str]
 ) -> Any:
     url = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
-    is_default = target.port == (443 if target.scheme == "https" else 80)
+    is_default = target.port == default_port(target.scheme)
     host = target.endpoint.rpartition(":")[0] if is_default else target.endpoint
     sent: list[tuple[str | bytes, str | bytes]] = [
         ("host", host),

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 
-from workers.address import Refused, parse_url
+from workers.address import Forbidden, parse_url
 from workers.log import logger
 from workers.queue.batch_worker import BatchWorker
 from workers.queue.messages import Stop
@@ -161,5 +161,5 @@ def endpoint_of(url: str) -> str:
     """Whom an attempt would hold up; what is no URL holds up its own kind only."""
     try:
         return parse_url(url).endpoint
-    except Refused:
+    except Forbidden:
         return "?"
