@@ -42,8 +42,3 @@ def delay_s(
         return None
     delay = schedule[tries - 1] * (1 - JITTER + 2 * JITTER * draw())
     return max(delay, min(retry_after_s or 0.0, RETRY_AFTER_S_MAX))
-
-
-def horizon_s(schedule: Sequence[float]) -> float:
-    """Seconds that all attempts can take at most, when nobody asks for patience."""
-    return sum(schedule) * (1 + JITTER)
