@@ -94,11 +94,11 @@ class Conversation:
         ops.store_kv(kv, 1, self.k, self.v, self.step(rows).slot_mapping)
         return kv
 
-    def attend(self, ops: Ops, kv: KvArena, rows: np.ndarray) -> F32:
+    def attend(self, ops: Ops, kv: KvArena, rows: np.ndarray, window: int = 0) -> F32:
         """What these tokens see."""
         out = np.full((len(rows), *self.q.shape[1:]), np.nan, np.float32)
         q = np.ascontiguousarray(self.q[rows])
-        ops.attention(out, q, kv, 1, self.step(rows), self.scale)
+        ops.attention(out, q, kv, 1, self.step(rows), self.scale, window)
         return out
 
 

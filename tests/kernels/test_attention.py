@@ -35,6 +35,37 @@ def test_a_token_does_not_see_later_ones(ops):
     same_bits(before, talk.attend(ops, kv, rows))
 
 
+WINDOWS = (1, 5, 63, 64, 65, 100, 256, 300)  # 300: all there is
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 2, 32), (34, 2, 72), (4, 1, 256)])
+def test_a_window_agrees_with_judge_and_law(
+    ops, judge, scalar, tolerance, window, heads, kv_heads, head_dim
+):
+    talk = Conversation([300, 70], heads, kv_heads, head_dim)
+    rows = np.array([0, 1, 4, 62, 63, 64, 65, 127, 128, 200, *range(255, 300), 300, 301, 369])
+    kv = talk.stored(judge)
+    law = talk.attend(scalar, kv, rows, window)
+    close(talk.attend(judge, kv, rows, window), law, tolerance["attention"])
+    same_bits(law, talk.attend(ops, kv, rows, window))
+
+
+def test_a_token_does_not_see_what_lies_before_its_window(ops):
+    talk = Conversation([300], 3, 1, 16)
+    kv, rows = talk.stored(ops), np.arange(190, 300)
+    before = talk.attend(ops, kv, rows, 91)
+    early = talk.step(np.arange(100)).slot_mapping  # the first row sees 100..190
+    kv.blocks[early // BLOCK_TOKENS, :, :, :, early % BLOCK_TOKENS] = np.nan
+    same_bits(before, talk.attend(ops, kv, rows, 91))
+
+
+def test_a_window_over_everything_is_no_window(ops):
+    talk = Conversation([70], 2, 1, 16)
+    kv, rows = talk.stored(ops), np.arange(70)
+    same_bits(talk.attend(ops, kv, rows), talk.attend(ops, kv, rows, 70))
+
+
 def test_large_scores_do_not_overflow(ops, judge, tolerance):
     talk = Conversation([150], 2, 1, 32)
     talk.q *= 200

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from kernels.cpu.host import CpuOps
-from kernels.ops import Matrix, quantized_rows
+from kernels.ops import Matrix, StateArena, quantized_rows
 from kernels.tables import rope_table
 from tests.kernels.cases import Conversation, quantized, random_matrix, random_rows
+from tests.kernels.state_cases import Recurrence
 
 OPS = CpuOps(1)
 X = random_rows(3, 64)
@@ -25,6 +26,26 @@ def f32(*shape):
 
 def i32(*values):
     return np.array(values, np.int32)
+
+
+LINEAR = Recurrence([4, 3], 4, 2, 8, 8)
+PARTS = [(0, 0, 4), (1, 0, 3)]
+
+
+def convolve(out=None, x=None, weight=LINEAR.weight, layer=0, arena=None, **changes):
+    step = dataclasses.replace(LINEAR.step(PARTS), **changes)
+    x = LINEAR.x if x is None else x
+    out = np.empty_like(x) if out is None else out
+    OPS.conv1d(out, x, arena or LINEAR.arena(), layer, weight, step)
+
+
+def recur(layer=0, arena=None, changed_step=None, **changes):
+    arrays = dict(out=np.empty_like(LINEAR.v), q=LINEAR.q, k=LINEAR.k, v=LINEAR.v)
+    arrays |= dict(decay=LINEAR.decay, beta=LINEAR.beta)
+    step = dataclasses.replace(LINEAR.step(PARTS), **(changed_step or {}))
+    OPS.gated_delta_rule(
+        *(arrays | changes).values(), state=arena or LINEAR.arena(), layer=layer, step=step
+    )
 
 
 def attend(**changes):
@@ -61,7 +82,7 @@ REFUSED = {
     "rows of another count": lambda: OPS.add(f32(3, 64), f32(2, 64)),
     "gate of another shape": lambda: OPS.silu_mul(f32(3, 64), f32(3, 63), f32(3, 64)),
     "exp of another shape": lambda: OPS.exp(f32(3), f32(4)),
-    "slot past the arena": lambda: OPS.store_kv(
+    "KV slot past the arena": lambda: OPS.store_kv(
         KV, 0, f32(1, 1, 8), f32(1, 1, 8), np.array([KV.blocks.shape[0] * 256])
     ),
     "negative slot": lambda: OPS.store_kv(KV, 0, f32(1, 1, 8), f32(1, 1, 8), np.array([-1])),
@@ -74,11 +95,56 @@ REFUSED = {
     "query over its output": lambda: OPS.attention(
         TALK.q, TALK.q, KV, 0, TALK.step(np.arange(20)), 1.0
     ),
+    "negative window": lambda: OPS.attention(
+        f32(20, 2, 8), TALK.q, KV, 0, TALK.step(np.arange(20)), 1.0, -1
+    ),
+    "norm of rows that overlap": lambda: OPS.rms_norm(
+        f32(3, 64), np.lib.stride_tricks.as_strided(X, (3, 64), (4, 4)), f32(64), 1e-5
+    ),
+    "norm of every second column": lambda: OPS.rms_norm(
+        f32(3, 32), random_rows(3, 64)[:, ::2], f32(32), 1e-5
+    ),
+    "norm over the wider rows it reads": lambda: OPS.l2_norm(
+        LONG[0].reshape(2, 1, 32), LONG[:2].reshape(2, 2, 32)[:, :1], 1e-6, 1.0
+    ),
+    "heads of another count": lambda: OPS.l2_norm(f32(3, 2, 32), f32(3, 4, 32), 1e-6, 1.0),
+    "up of another shape": lambda: OPS.gelu_mul(f32(3, 64), f32(3, 64), f32(3, 63)),
+    "sigmoid of wider rows": lambda: OPS.sigmoid_mul(f32(3, 64), f32(3, 65), f32(3, 64)),
+    "scale of another type": lambda: OPS.scale(np.zeros(3), 2.0),
+    "gates over each other": lambda: OPS.delta_gates(
+        GATES, GATES, f32(2, 4), f32(2, 4), f32(4), f32(4)
+    ),
+    "gates of another count of heads": lambda: OPS.delta_gates(
+        f32(2, 4), f32(2, 4), f32(2, 4), f32(2, 4), f32(3), f32(4)
+    ),
+    "convolution over its input": lambda: convolve(out=LINEAR.x),
+    "convolution of other channels": lambda: convolve(x=f32(7, 64)),
+    "weights of other taps": lambda: convolve(weight=f32(72, 3)),
+    "convolution in no such layer": lambda: convolve(layer=3),
+    "states that are not contiguous": lambda: convolve(
+        arena=StateArena(np.repeat(LINEAR.arena().conv, 2, axis=0)[::2], LINEAR.arena().delta)
+    ),
+    "slot past the arena": lambda: convolve(state_slots=i32(0, 4)),
+    "negative state slot": lambda: convolve(state_slots=i32(0, -1)),
+    "no state slots": lambda: convolve(state_slots=i32()),
+    "one slot for two sequences": lambda: convolve(state_slots=i32(1, 1)),
+    "a sequence in two places": lambda: convolve(seq_index=i32(0, 0, 1, 1, 0, 0, 0)),
+    "a position left out": lambda: convolve(positions=i32(0, 1, 2, 4, 0, 1, 2)),
+    "a negative position": lambda: convolve(positions=i32(-1, 0, 1, 2, 0, 1, 2)),
+    "rule in no such layer": lambda: recur(layer=-1),
+    "rule over its input": lambda: recur(out=LINEAR.v),
+    "values of other heads": lambda: recur(v=f32(7, 3, 8)),
+    "keys of another width": lambda: recur(k=f32(7, 2, 16)),
+    "key heads that do not divide": lambda: recur(q=f32(7, 3, 8), k=f32(7, 3, 8)),
+    "decay of another count": lambda: recur(decay=f32(7, 3)),
+    "beta of another type": lambda: recur(beta=np.zeros((7, 4))),
+    "state of another shape": lambda: recur(arena=Recurrence([4, 3], 4, 2, 8, 16).arena()),
+    "rule with one slot for two": lambda: recur(changed_step={"state_slots": i32(2, 2)}),
     "sums of another count": lambda: OPS.logits_sum(np.zeros(2, np.uint64), f32(3, 64)),
     "argmax of another type": lambda: OPS.logits_argmax(np.zeros(3, np.int64), f32(3, 64)),
     "no threads": lambda: CpuOps(0),
 }
-LONG = f32(4, 64)
+LONG, GATES = f32(4, 64), f32(2, 4)
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -94,4 +160,12 @@ def test_zero_tokens_do_nothing():
     OPS.rms_norm(nothing, nothing, f32(64), 1e-5)
     OPS.embed(nothing, W, i32())
     OPS.silu_mul(nothing, nothing, nothing)
+    OPS.l2_norm(f32(0, 2, 32), f32(0, 2, 32), 1e-6, 1.0)
+    OPS.sigmoid_mul(nothing, nothing, nothing)
+    none = LINEAR.step([(0, 0, 0)])
+    OPS.conv1d(f32(0, 72), f32(0, 72), LINEAR.arena(), 0, LINEAR.weight, none)
+    empty, gates = f32(0, 4, 8), f32(0, 4)
+    OPS.gated_delta_rule(
+        empty, f32(0, 2, 8), f32(0, 2, 8), empty.copy(), gates, gates, LINEAR.arena(), 0, none
+    )
     OPS.attention(f32(0, 2, 8), f32(0, 2, 8), KV, 0, TALK.step(np.arange(0)), 1.0)

@@ -31,6 +31,7 @@ ALONE = {
 TALK = Conversation([150, 40, 270], 6, 2, 32)
 KV = TALK.stored(CpuOps(1))
 SEEN = TALK.attend(CpuOps(1), KV, np.arange(460))
+NEAR = TALK.attend(CpuOps(1), KV, np.arange(460), 70)  # with a window of 70
 
 threads = st.integers(1, 6)
 cuts = st.lists(st.integers(1, 15), max_size=5, unique=True).map(lambda c: [0, *sorted(c), 16])
@@ -73,6 +74,7 @@ def test_attention_has_the_same_bits_for_any_tokens_in_the_step(rows, count):
 def test_attention_has_the_same_bits_for_any_chunk(begin, size, count):
     chosen = np.arange(begin, min(begin + size, 460))
     same_bits(SEEN[chosen], TALK.attend(CpuOps(count), KV, chosen))
+    same_bits(NEAR[chosen], TALK.attend(CpuOps(count), KV, chosen, 70))
 
 
 @given(cuts=cuts, count=threads)
@@ -86,14 +88,20 @@ def test_row_ops_have_the_same_bits_however_the_tokens_are_cut(cuts, count):
 
 
 def row_ops(ops, x, table, first_position):
-    """Norm, quantisation, RoPE and SwiGLU of some rows."""
-    normed, gated = np.empty_like(x), np.empty_like(x)
+    """Norms, quantisation, RoPE and gates of some rows."""
+    normed, gated, gelued, gate = (np.empty_like(x) for _ in range(4))
     ops.rms_norm(normed, x, ROWS[3], 1e-5)
     ops.silu_mul(gated, x, normed)
+    ops.gelu_mul(gelued, x, normed)
+    ops.sigmoid_mul(gate, x, normed)
+    unit, decay, beta = np.empty_like(x.reshape(-1, 17, 32)), np.empty_like(x), np.empty_like(x)
+    ops.l2_norm(unit, x.reshape(-1, 17, 32), 1e-6, 1.0)
+    ops.delta_gates(decay, beta, x, normed, -np.abs(ROWS[2]), ROWS[3])
     heads = x.copy().reshape(x.shape[0], 17, 32)
     ops.rope(heads, np.arange(first_position, first_position + len(x), dtype=np.int32), table)
     quants = quantized(ops, normed)
-    return normed, gated, heads, quants.values, quants.scales, quants.sums
+    gates = gated, gelued, gate, decay, beta
+    return normed, unit, *gates, heads, quants.values, quants.scales, quants.sums
 
 
 def test_a_hundred_runs_give_the_same_bits():
