@@ -1,7 +1,7 @@
 """Every setting of the node, read once: lockstep.toml, then LOCKSTEP_* variables over it.
 
-This is the one place that reads the environment. The table in README.md is made from the
-descriptions below.
+This is the one place that reads them (but the keeper looks up LOCKSTEP_HOME itself, to stay small).
+The table in README.md is made from the descriptions below.
 """
 
 import os
@@ -31,7 +31,7 @@ class Settings(BaseSettings):
     )
     store_port: int = Field(default=6390, ge=1, le=65535, description="port of the embedded Valkey")
     store_fsync: Literal["everysec", "always"] = Field(
-        default="everysec", description="appendfsync of the embedded Valkey"
+        default="everysec", description="when the embedded Valkey syncs its log: everysec or always"
     )
     key_prefix: str = Field(
         default="lockstep", pattern=r"^[A-Za-z0-9_{}-]{1,32}$", description="prefix of every key"
@@ -41,7 +41,8 @@ class Settings(BaseSettings):
     model: str = Field(default="smollm2-135m", description="name of the served model")
     threads: int = Field(default=0, ge=0, description="threads of the CPU pool; 0: one per core")
     gpu: Literal["auto", "off", "emulate", "cpu"] = Field(
-        default="auto", description="the GPU pool's processor"
+        default="auto",
+        description="the GPU pool's processor: auto, off, emulate, or cpu (a second CPU engine)",
     )
     kv_mib: int = Field(
         default=0, ge=0, description="RAM of the KV blocks in MiB; 0: an eighth of the machine's"
@@ -53,29 +54,33 @@ class Settings(BaseSettings):
     step_budget_ms: int = Field(
         default=200,
         ge=1,
-        description="a prefill chunk is sized so that a step takes about this long",
+        description="milliseconds that a step may take: prefill chunks are sized by it",
     )
     lease_s: float = Field(
-        default=15.0, gt=0, description="a job whose worker is silent for so long is taken over"
+        default=15.0, gt=0, description="seconds after which a silent worker's jobs are taken over"
     )
     max_attempts: int = Field(
         default=4, ge=1, description="deliveries before a request counts as poison"
     )
-    result_ttl_s: int = Field(default=4 * 86400, ge=60, description="how long results are kept")
+    result_ttl_s: int = Field(
+        default=4 * 86400, ge=60, description="seconds that results are kept (default: 4 days)"
+    )
     max_queue: int = Field(
         default=10_000, ge=1, description="waiting requests per class before the door refuses"
     )
-    webhook_secret: str | None = Field(default=None, description="whsec_...; made at first start")
+    webhook_secret: str | None = Field(
+        default=None, description="whsec_...; unset: made at first start"
+    )
     webhook_allow: str = Field(
         default="",
         description="CIDRs webhooks may reach although private or by http, comma-separated",
     )
     webhook_retries: str = Field(
         default="5,300,1800,7200,18000,36000,50400,72000,86400",
-        description="seconds between webhook attempts",
+        description="seconds before each further webhook attempt, comma-separated",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="what is logged"
+        default="info", description="the least that is logged: debug, info, warning or error"
     )
 
     @classmethod
