@@ -1,8 +1,7 @@
 """Only what pyproject.toml cannot say: the compiled parts.
 
-    python setup.py build_ext --inplace            the extension and, by mypyc, the typed host
-    code PURE=1 python setup.py build_ext --inplace     the extension alone; host code runs as the
-    .py it is
+    python setup.py build_ext --inplace           the extension and, by mypyc, the typed host code
+    PURE=1 python setup.py build_ext --inplace    the extension alone; host code stays .py
 
 Beside the extension lies build_hash.json: what was compiled from which bytes, so that a test can
 tell a stale build.
@@ -23,20 +22,15 @@ HASHES = "kernels/cpu/build_hash.json"
 C_FILES = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "kernels/cpu").glob("*.c"))
 HEADERS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "kernels/cpu").glob("*.h"))
 COMPILED = [  # hot typed code; each also runs uncompiled
-    path
-    for path in (
-        "kernels/cpu/host.py",
-        "workers/engine/scheduler.py",
-        "workers/engine/batch.py",
-        "workers/engine/sequence.py",
-        "workers/engine/sampler.py",
-        "kv_tier/block_pool.py",
-    )
-    if (ROOT / path).exists()
+    "kernels/cpu/host.py",
+    "workers/engine/scheduler.py",
+    "workers/engine/batch.py",
+    "workers/engine/sequence.py",
+    "workers/engine/sampler.py",
+    "kv_tier/block_pool.py",
 ]
 PURE = bool(os.environ.get("PURE"))
-# No contraction that is not written, no fast-math: ARITHMETIC.md. Vector files name their target
-# by pragma.
+# No contraction that is not written, no fast-math: ARITHMETIC.md. Vector files name their target.
 FLAGS = ["-O3", "-std=gnu11", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra"]
 FLAGS += ["-ffp-contract=off", "-fno-math-errno"]
 
