@@ -16,16 +16,12 @@ ROOT = Path(__file__).parents[1]
 PURE = bool(os.environ.get("PURE"))
 HASHES = json.loads((ROOT / "kernels/cpu/build_hash.json").read_text())
 HOST_CODE = [
-    path
-    for path in (
-        "kernels/cpu/host.py",
-        "workers/engine/scheduler.py",
-        "workers/engine/batch.py",
-        "workers/engine/sequence.py",
-        "workers/engine/sampler.py",
-        "kv_tier/block_pool.py",
-    )
-    if (ROOT / path).exists()
+    "kernels/cpu/host.py",
+    "workers/engine/scheduler.py",
+    "workers/engine/batch.py",
+    "workers/engine/sequence.py",
+    "workers/engine/sampler.py",
+    "kv_tier/block_pool.py",
 ]
 
 
