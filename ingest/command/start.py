@@ -3,7 +3,9 @@
     prepare ──► honcho start ──► /readyz answers ──► the ready line ──► wait ──► SIGTERM to honcho
 
 prepare looks at ports and store and makes sure of the model and the webhook secret. It is a process
-of its own (`start.py prepare`), so that this one stays small as long as the node runs.
+of its own (`start.py prepare`), so that this one stays small as long as the node runs. honcho runs
+in one, too (`start.py honcho`): when whoever read its output is gone (`make start | tee log`, then
+Ctrl-C), it would fall over its own messages and stop nothing.
 """
 
 import http.client
@@ -16,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 ROOT = Path(__file__).parents[2]
 POLL_S = 0.2
@@ -33,9 +35,30 @@ def on_signal(_number: int, _frame: object) -> None:
     raise Stop
 
 
+class Unbroken:
+    """A stream whose reader may go away: what nobody reads is dropped."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
 def main(arguments: list[str]) -> int:
+    sys.stdout = cast(TextIO, Unbroken(sys.stdout))
     if arguments == ["prepare"]:
         return prepare()
+    if arguments == ["honcho"]:
+        return honcho_start()
     began = time.monotonic()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
@@ -55,7 +78,7 @@ def main(arguments: list[str]) -> int:
 def run(node: dict[str, Any], began: float) -> int:
     """honcho from its start to its end; 0 when it was stopped by a person."""
     honcho = subprocess.Popen(
-        [sys.executable, "-m", "honcho", "start"],
+        [sys.executable, "-m", "ingest.command.start", "honcho"],
         cwd=ROOT, env=environment(), preexec_fn=die_with_parent,
     )  # fmt: skip
     try:
@@ -65,6 +88,15 @@ def run(node: dict[str, Any], began: float) -> int:
         return 0 if code in ASKED else code or 1
     except Stop:
         return stop(honcho)
+
+
+def honcho_start() -> int:
+    """`honcho start`, in this process."""
+    from honcho.command import main as honcho
+
+    sys.argv = ["honcho", "start"]
+    honcho()  # ends by SystemExit
+    return 0
 
 
 def environment() -> dict[str, str]:
@@ -230,4 +262,5 @@ def make_ready(config: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    os._exit(code)  # not sys.exit: it would write to an output that nobody reads

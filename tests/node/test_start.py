@@ -49,6 +49,7 @@ def start(home, free_port):
     for process in begun:
         process.kill()  # honcho gets SIGTERM then, and the keepers stop
         process.wait()
+        process.stdout.close()
 
 
 def is_gone(processes: list[psutil.Process]) -> bool:
@@ -75,6 +76,15 @@ def test_a_killed_start_leaves_nothing_behind(start):
     assert len(children) > 12
     process.kill()
     process.wait()
+    wait_for(lambda: is_gone(children), "all gone")
+
+
+def test_it_stops_although_nobody_reads_its_output_any_more(start):
+    """`make start | tee log`: Ctrl-C ends tee first."""
+    process, children, _ = start()
+    process.stdout.close()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE_S) == 0
     wait_for(lambda: is_gone(children), "all gone")
 
 
