@@ -163,6 +163,11 @@ class Visit:
         desk = self.visitors.desk
         return desk.reader.listen(self.request.id) if self.is_new else desk.follow(self.request.id)
 
+    def ended(self, end: EndEvent) -> None:
+        """The answer is complete."""
+        self.leave()
+        self.visitors.desk.metrics.saw_end(self.request.sla, end)
+
     def leave(self) -> bool:
         """The answer is complete, or the client has gone.
 

@@ -3,7 +3,6 @@
 A synchronous request is cancelled when its client goes before the answer is complete.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -16,7 +15,7 @@ from ingest.desk import Desk, Visit
 from ingest.errors import ApiError, error_object, status_of
 from ingest.fields import SLA_HEADER, Delivery, delivery, openai_fields, request_fields
 from ingest.shapes import SHAPES, Chat, Completion, Json
-from ingest.sse import DONE, KEEP_ALIVE, EventStream, disconnected, frame, json_response
+from ingest.sse import DONE, KEEP_ALIVE, EventStream, frame, json_response, unless_gone
 from ingest.tokens import Stopping
 from workers.wire import EndEvent, TokenEvent
 
@@ -85,38 +84,30 @@ async def answer(api: str, request: Request) -> Response:
     if how.include_usage:
         shape.head["usage"] = None  # in every chunk but the one that has it
     if how.stream:
-        return EventStream(stream(desk, visit, shape, how), visit.gone)
-    return await whole(desk, visit, shape, request)
+        return EventStream(stream(visit, shape, how), visit.gone)
+    return await whole(visit, shape, request)
 
 
-async def whole(desk: Desk, visit: Visit, shape: Chat | Completion, request: Request) -> Response:
+async def whole(visit: Visit, shape: Chat | Completion, request: Request) -> Response:
     """The complete answer, or nothing for a client that has gone."""
-    collecting = asyncio.create_task(collect(desk, visit))
-    leaving = asyncio.create_task(disconnected(request.receive))
-    try:
-        await asyncio.wait({collecting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    async with unless_gone(collect(visit), request.receive) as collecting:
         if not collecting.done():
             await visit.gone()
             return Response(status_code=499)  # nobody reads it
         tokens, end = collecting.result()
-    finally:
-        collecting.cancel()
-        leaving.cancel()
-        await asyncio.gather(collecting, leaving, return_exceptions=True)
     if end.status != "finished":
         raise failure(end)
     return json_response(shape.whole(tokens, end))
 
 
-async def collect(desk: Desk, visit: Visit) -> tuple[list[TokenEvent], EndEvent]:
+async def collect(visit: Visit) -> tuple[list[TokenEvent], EndEvent]:
     """All events of a request. Raises ApiError 503 when this process ends first."""
     tokens: list[TokenEvent] = []
     try:
         async for entries in visit.events():
             for _, event in entries:
                 if isinstance(event, EndEvent):
-                    visit.leave()
-                    desk.metrics.saw_end(visit.request.sla, event)
+                    visit.ended(event)
                     return tokens, event
                 tokens.append(event)
     except Stopping:
@@ -125,30 +116,31 @@ async def collect(desk: Desk, visit: Visit) -> tuple[list[TokenEvent], EndEvent]
     raise AssertionError("a token stream ended without its end event")
 
 
-async def stream(
-    desk: Desk, visit: Visit, shape: Chat | Completion, how: Delivery
-) -> AsyncIterator[bytes]:
+async def stream(visit: Visit, shape: Chat | Completion, how: Delivery) -> AsyncIterator[bytes]:
     """The frames of a streamed answer."""
-    begun = False
+    out = [frame(chunk) for chunk in shape.begin()]
     try:
         async for entries in visit.events():
             if not entries:
                 yield KEEP_ALIVE
                 continue
-            out = [] if begun else [frame(chunk) for chunk in shape.begin()]
-            begun = True
             for _, event in entries:
-                if isinstance(event, EndEvent):
-                    visit.leave()
-                    desk.metrics.saw_end(visit.request.sla, event)
-                    out += end_frames(shape, event, how)
-                else:
-                    out += [frame(chunk) for chunk in shape.token(event)]
+                out += frames_of(event, visit, shape, how)
             if out:
                 yield b"".join(out)
+            out = []
     except Stopping:
         visit.leave()
         yield frame(error_object(stopping(visit.request.id))) + DONE
+
+
+def frames_of(
+    event: TokenEvent | EndEvent, visit: Visit, shape: Chat | Completion, how: Delivery
+) -> list[bytes]:
+    if isinstance(event, TokenEvent):
+        return [frame(chunk) for chunk in shape.token(event)]
+    visit.ended(event)
+    return end_frames(shape, event, how)
 
 
 def end_frames(shape: Chat | Completion, end: EndEvent, how: Delivery) -> list[bytes]:

@@ -1,8 +1,9 @@
 """Server-sent events: frames, and a response that notices when its client has gone."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
 
 import msgspec
 from fastapi.responses import Response
@@ -11,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 KEEP_ALIVE: Final = b": waiting\n\n"  # a comment: proxies keep the connection, clients ignore it
 DONE: Final = b"data: [DONE]\n\n"
 
+Result = TypeVar("Result")
 encode = msgspec.json.Encoder().encode
 
 
@@ -33,6 +35,22 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
+@asynccontextmanager
+async def unless_gone(
+    work: Coroutine[Any, Any, Result], receive: Receive
+) -> AsyncIterator[asyncio.Task[Result]]:
+    """The work as a task: done, or under way because its client has gone; cancelled afterwards."""
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(disconnected(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        yield working
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
 class EventStream(Response):
     """Sends frames as they come; when the client goes first, gives them up and calls `on_gone`."""
 
@@ -50,18 +68,11 @@ class EventStream(Response):
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
-        sending = asyncio.create_task(self._send(send))
-        leaving = asyncio.create_task(disconnected(receive))
-        try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        async with unless_gone(self._send(send), receive) as sending:
             if sending.done():
                 sending.result()
             elif self.on_gone is not None:
                 await self.on_gone()
-        finally:
-            sending.cancel()
-            leaving.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
 
     async def _send(self, send: Send) -> None:
         try:
