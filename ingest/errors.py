@@ -16,9 +16,8 @@ from starlette.types import Receive, Scope, Send
 from workers.log import logger
 
 RETRY_STORE_S: Final = 2  # how soon it is worth asking again when the store is away
-LINGER_S: Final = (
-    5.0  # a refused upload is read and thrown away for so long, so that the client sees why
-)
+# a refused upload is read and thrown away for so long, so that the client sees why
+LINGER_S: Final = 5.0
 
 TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 STATUS_OF_CODE: Final = {

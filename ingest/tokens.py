@@ -28,10 +28,7 @@ BLOCK_MS: Final = 20_000
 RETRY_S: Final = 0.5
 CANCEL_AGAIN_S: Final = 0.1
 ENTRIES_PER_READ: Final = 256  # of each stream
-NUDGE_S: Final = (
-    0.002  # between two tries to interrupt a read that is still on its way to the store
-)
-
+NUDGE_S: Final = 0.002  # between two tries to interrupt a read that is on its way to the store
 SILENCE_S: Final = 15.0  # a listener hears of a silence so long, to say something to its client
 
 Event = TokenEvent | EndEvent
