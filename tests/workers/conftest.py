@@ -10,6 +10,7 @@ from workers.model import catalog
 from workers.text.text_model import TextModel
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+TINY = sorted(path.name.split(".")[0] for path in GOLDEN.glob("tiny_*.gguf"))
 
 
 @pytest.fixture(scope="session")
@@ -25,10 +26,11 @@ def golden():
 
 @pytest.fixture(scope="session")
 def tiny_home(tmp_path_factory) -> Path:
-    """A LOCKSTEP_HOME with the models tiny_llama and tiny_llama3rope."""
+    """A LOCKSTEP_HOME with all tiny models."""
     home = tmp_path_factory.mktemp("tiny-home")
-    for name in ("tiny_llama", "tiny_llama3rope"):
-        catalog.add(GOLDEN / f"{name}.Q4_0.gguf", name, home, progress=None)
+    for name in TINY:
+        (path,) = GOLDEN.glob(f"{name}.*gguf")
+        catalog.add(path, name, home, progress=None)
     return home
 
 

@@ -99,12 +99,7 @@ class Attention:
         ops.rope(q.split, step.positions, self.rope)
         ops.rope(k.split, step.positions, self.rope)
         ops.store_kv(frame.kv, self.kv_layer, k.split, v.split, step.slot_mapping)
-        if self.window:
-            ops.attention(
-                mixed.split, q.split, frame.kv, self.kv_layer, step, self.scale, self.window
-            )
-        else:
-            ops.attention(mixed.split, q.split, frame.kv, self.kv_layer, step, self.scale)
+        ops.attention(mixed.split, q.split, frame.kv, self.kv_layer, step, self.scale, self.window)
         if space.q_and_gate is not None:
             gate = space.q_and_gate.single[:, mixed.single.shape[1] :]
             ops.sigmoid_mul(mixed.single, gate, mixed.single)

@@ -12,6 +12,8 @@ from kernels.ops import conv_shape, delta_shape
 
 MAX_CONTEXT: Final = 1 << 22  # the RoPE table has a row for each position
 MAX_LAYERS: Final = 1024
+MAX_HEAD_DIM: Final = 512  # of the kernels' attention
+MAX_TAPS: Final = 8  # of their convolution
 FULL, WINDOW, LINEAR = "full", "window", "linear"  # what a layer mixes tokens with
 
 
@@ -143,7 +145,10 @@ def read_config(fields: Mapping[str, Any], vocab_size: int) -> ModelConfig:
     keys.refuse_unless(value_dim == head_dim, "attention.value_length", "equal key_length")
     is_short = config.context_length <= MAX_CONTEXT
     keys.refuse_unless(is_short, "context_length", f"be at most {MAX_CONTEXT}")
-    keys.refuse_unless(head_dim % 8 == 0, "attention.key_length", "be a multiple of 8")
+    is_fit = head_dim % 8 == 0 and head_dim <= MAX_HEAD_DIM
+    keys.refuse_unless(
+        is_fit, "attention.key_length", f"be a multiple of 8, at most {MAX_HEAD_DIM}"
+    )
     is_even = config.rope_dims % 2 == 0 and config.rope_dims <= head_dim
     keys.refuse_unless(is_even, "rope.dimension_count", "be even and within a head")
     keys.refuse_unless(config.rope_theta > 1, "rope.freq_base", "be above 1")

@@ -25,7 +25,15 @@ import numpy as np
 from kernels.layout import unpack_matrix
 from kernels.ops import F32, Ops
 from workers.model.attention import Attention, attention_tensors, full_rope
-from workers.model.config import FULL, LINEAR, Keys, ModelConfig, StateShape, read_config
+from workers.model.config import (
+    FULL,
+    LINEAR,
+    MAX_TAPS,
+    Keys,
+    ModelConfig,
+    StateShape,
+    read_config,
+)
 from workers.model.decoder import Half, Layer, decoder_tensors
 from workers.model.feed_forward import FeedForward, feed_forward_tensors
 from workers.model.gguf_file import Expected
@@ -68,10 +76,10 @@ def _state(keys: Keys, num_linear: int) -> StateShape:
     dim, heads = keys.count("ssm.state_size"), keys.count("ssm.time_step_rank")
     k_heads, taps = keys.count("ssm.group_count"), keys.count("ssm.conv_kernel")
     inner = keys.count("ssm.inner_size")
+    keys.refuse_unless(dim % 8 == 0, "ssm.state_size", "be a multiple of 8")
     keys.refuse_unless(heads % k_heads == 0, "ssm.group_count", f"divide the {heads} heads of v")
     keys.refuse_unless(inner == heads * dim, "ssm.inner_size", f"be {heads} heads of {dim}")
-    keys.refuse_unless(dim % 8 == 0, "ssm.state_size", "be a multiple of 8")
-    keys.refuse_unless(2 <= taps <= 8, "ssm.conv_kernel", "be from 2 to 8")
+    keys.refuse_unless(2 <= taps <= MAX_TAPS, "ssm.conv_kernel", f"be from 2 to {MAX_TAPS}")
     channels = 2 * k_heads * dim + inner
     return StateShape(num_linear, taps, channels, k_heads, heads, dim, dim)
 

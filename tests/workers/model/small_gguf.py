@@ -1,6 +1,6 @@
 """Writes small llama GGUF files with random weights, right ones and wrong ones."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,8 +82,23 @@ def metadata_of(small: Small) -> dict[str, Any]:
 
 def write_gguf(path: Path, small: Small, architecture: str = "llama") -> Path:
     """Write it to path, and give path back."""
+
+    def type_of(name: str) -> Type:
+        return small.types.get(_short(name), small.type)
+
+    return write(path, architecture, metadata_of(small), tensors_of(small), type_of)
+
+
+def write(
+    path: Path,
+    architecture: str,
+    metadata: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray],
+    type_of: Callable[[str], Type] = lambda _: Type.F32,
+) -> Path:
+    """A GGUF of these; vectors are F32, matrices of type_of(name)."""
     writer = GGUFWriter(path, architecture)
-    for key, value in metadata_of(small).items():
+    for key, value in metadata.items():
         if isinstance(value, list):
             writer.add_array(key, value)
         elif isinstance(value, str):
@@ -92,8 +107,8 @@ def write_gguf(path: Path, small: Small, architecture: str = "llama") -> Path:
             writer.add_float32(key, value)
         else:
             writer.add_int32(key, value)
-    for name, values in tensors_of(small).items():
-        kind = Type.F32 if values.ndim == 1 else small.types.get(_short(name), small.type)
+    for name, values in tensors.items():
+        kind = Type.F32 if values.ndim == 1 else type_of(name)
         writer.add_tensor(name, quants.quantize(values, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from kernels.cpu.host import CpuOps
 from kernels.ops import Step
 from kernels.reference import ReferenceOps
-from tests.workers.model.drive import alone, kv_arena, run
+from tests.workers.model.drive import alone, kv_arena, run, state_arena
 from tests.workers.model.exact import exact_logits
 from tests.workers.model.small_gguf import VOCAB, Small, write_gguf
+from tests.workers.model.small_models import Sizes, write_small
 from workers.model import catalog
 from workers.model.build import load_model
 
-TINY = ("tiny_llama", "tiny_llama3rope")
 OPS = {"reference": ReferenceOps, "cpu": lambda: CpuOps(2)}
 TIE = 0.5  # two logits nearer than this may change places by 8-bit activations
 
@@ -46,31 +46,6 @@ def margins(logits):
     """Best logit minus the second best, of each position."""
     best = np.sort(logits, axis=1)
     return best[:, -1] - best[:, -2]
-
-
-@pytest.mark.parametrize("ops", OPS)
-@pytest.mark.parametrize("name", TINY)
-def test_logits_are_near_the_recorded_ones(load, golden, name, ops):
-    """The tolerances of golden/README.md for 8-bit activations."""
-    facts = golden(f"{name}.npz")
-    ids, expected = facts["full_ids"], facts["full_logits"]
-    actual = run(load(name, OPS[ops]()), [ids], alone(len(ids), 40))[0]
-    apart = distances(actual, expected)
-    assert apart.max() < 0.10
-    assert apart.mean() < 0.04
-    differs = actual.argmax(1) != expected.argmax(1)
-    assert (margins(expected)[differs] < TIE).all()
-    assert differs.mean() <= 0.1
-
-
-@pytest.mark.parametrize("name", TINY)
-def test_a_long_prompt_keeps_its_logits(load, golden, name):
-    facts = golden(f"{name}.npz")
-    actual = run(load(name, CpuOps(2)), [facts["long_ids"]], alone(200))[0]
-    assert distances(actual[-8:], facts["long_logits_last8"]).max() < 0.10
-    differs = actual.argmax(1) != facts["long_argmax"]
-    assert differs.mean() <= 0.1
-    assert (margins(actual)[differs] < TIE).all()
 
 
 def test_the_default_model_goes_the_recorded_ways(default_model, golden):
@@ -107,33 +82,69 @@ def test_logits_follow_the_specification(tmp_path, case, ops):
     assert apart.mean() < 0.08
 
 
+FLOAT = {
+    "gemma3": ("gemma3", Sizes(layers=7)),
+    "gemma3, every third sees all, scaled": (
+        "gemma3",
+        Sizes(
+            layers=4,
+            keys={
+                "attention.sliding_window_pattern": 3,
+                "rope.scaling.type": "linear",
+                "rope.scaling.factor": 8.0,
+            },
+        ),
+    ),
+    "gemma3, flags say which": (
+        "gemma3",
+        Sizes(layers=3, keys={"attention.sliding_window_pattern": [False, True, False]}),
+    ),
+    "llama": ("llama", Sizes(is_tied=False, keys={"attention.scale": 0.2})),
+    "qwen2": ("qwen2", Sizes(kv_heads=1)),
+    "qwen3": ("qwen3", Sizes(heads=3, kv_heads=3, head_dim=24)),
+    "qwen35": ("qwen35", Sizes(layers=8, is_tied=False)),
+    "qwen35, every second is full": (
+        "qwen35",
+        Sizes(k_heads=1, v_heads=3, keys={"full_attention_interval": 2}),
+    ),
+    "qwen35, as many heads of k as of v": ("qwen35", Sizes(k_heads=3, v_heads=3, state_dim=16)),
+}
+
+
 @pytest.mark.parametrize("ops", OPS)
-def test_a_model_whose_rows_stay_float_is_exact(tmp_path, ops):
+@pytest.mark.parametrize("case", FLOAT)
+def test_a_model_whose_rows_stay_float_is_exact(tmp_path, case, ops):
     """No width is a multiple of 32, so no activation has 8 bits, and no error can hide."""
-    small = Small(
-        hidden=40, heads=5, kv_heads=1, head_dim=8, ffn=56, has_biases=True, type=Type.F32
-    )
-    path = write_gguf(tmp_path / "small.gguf", small)
+    path = write_small(tmp_path / "small.gguf", *FLOAT[case])
     ids = np.random.default_rng(0).integers(0, VOCAB, 70).tolist()
     folder = catalog.add(path, "small", tmp_path / "home", progress=None)
     model = load_model(folder, OPS[ops](), max_step_tokens=70, max_logit_rows=70)
     apart = distances(run(model, [ids], alone(70, 33))[0], exact_logits(path, ids))
-    assert apart.max() < 1e-4
+    assert apart.max() < 1e-3 and apart.mean() < 1e-4  # K or V may round to the next float16
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(data=st.data())
-def test_bits_do_not_depend_on_chunks_company_or_threads(load, golden, data):
+@pytest.mark.parametrize(
+    "name", ["tiny_gemma3", "tiny_llama", "tiny_qwen2", "tiny_qwen3", "tiny_qwen35"]
+)
+def test_bits_do_not_depend_on_chunks_company_or_threads(load, golden, name, data):
     """Alone in one step on one thread, and cut anywhere, beside others, on several threads."""
-    ids = golden("tiny_llama.npz")["long_ids"]
-    expected = run(load("tiny_llama", CpuOps(1)), [ids], alone(len(ids)))[0]
+    ids = golden(f"{name}.npz")["long_ids"]
+    model = load(name, CpuOps(1))
+    alone_state = state_arena(model.config, 1)
+    expected = run(model, [ids], alone(len(ids)), alone_state)[0]
     others = data.draw(st.lists(st.integers(1, 60), max_size=4), label="lengths of the others")
     sequences = [ids, *([7 * n + i for i in range(n)] for n in others)]
-    sequences = [[int(token) % 512 for token in s] for s in sequences]
+    sequences = [[int(token) % 490 for token in s] for s in sequences]
     threads = data.draw(st.integers(1, 4), label="threads")
     steps = data.draw(plans([len(s) for s in sequences]), label="steps")
-    actual = run(load("tiny_llama", CpuOps(threads)), sequences, steps)[0]
+    state = state_arena(model.config, len(sequences))
+    actual = run(load(name, CpuOps(threads)), sequences, steps, state)[0]
     np.testing.assert_array_equal(actual.view(np.uint32), expected.view(np.uint32))
+    if state is not None:
+        for mine, judged in ((state.delta, alone_state.delta), (state.conv, alone_state.conv)):
+            np.testing.assert_array_equal(mine[0].view(np.uint32), judged[0].view(np.uint32))
 
 
 @st.composite
