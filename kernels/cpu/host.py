@@ -23,6 +23,7 @@ from kernels.ops import (
 
 MAX_HEAD_DIM = 512  # of attention.c
 MAX_TAPS = 8  # of conv.c
+MAX_KEY_DIM = 256  # of delta.c
 
 
 def usable_cores() -> int:
@@ -181,6 +182,7 @@ class CpuOps:
         assert out.shape == v.shape and heads % k_heads == 0, (out.shape, v.shape, k_heads)
         assert decay.shape == (num_tokens, heads) == beta.shape, (decay.shape, beta.shape)
         assert value_dim % 8 == 0 and key_dim % 8 == 0, (value_dim, key_dim)
+        assert key_dim <= MAX_KEY_DIM, key_dim
         _cpu.gated_delta_rule(
             num_tokens, heads, k_heads, value_dim, key_dim, step.state_slots.size, self.threads,
             out, q, k, v, decay, beta,
