@@ -45,7 +45,7 @@ class Settings(BaseSettings):
         description="the GPU pool's processor: auto, off, emulate, or cpu (a second CPU engine)",
     )
     kv_mib: int = Field(
-        default=0, ge=0, description="RAM of the KV blocks in MiB; 0: an eighth of the machine's"
+        default=0, ge=0, description="RAM of KV and state in MiB; 0: an eighth of the machine's"
     )
     max_batch: int = Field(
         default=16, ge=1, le=256, description="sequences that run at once in a pool"
