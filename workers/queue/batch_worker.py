@@ -35,6 +35,7 @@ from workers.queue.pulse import Pulse
 from workers.queue.serializer import MsgpackSerializer
 from workers.store import Claimed, Store
 
+log = logger("queue")
 WORKER_TTL_S: Final = 30  # RQ keeps a silent worker's registration for this and a minute
 IDLE_WAKE_S: Final = 10.0
 FLUSH_S: Final = 1.0  # what a stopping worker waits for a claim, and for its last results
@@ -61,9 +62,7 @@ class BatchWorker(SimpleWorker):
         self.inbox: SimpleQueue[Message] = SimpleQueue()
         self.held: dict[str, Claimed] = {}
         self.burst = self.crashed = False
-        self.claiming = (
-            threading.Lock()
-        )  # held changes by claims under it; stopping is set under it
+        self.claiming = threading.Lock()  # claims change held under it; stopping is set under it
         self.listener = Listener(
             store, queue, pulse, claim=self.claim, has_room=lambda: self.room() > 0
         )
@@ -123,7 +122,7 @@ class BatchWorker(SimpleWorker):
     def bootstrap(self, *arguments: Any, **options: Any) -> None:
         back = self.patiently(lambda: self.store.recover(self.queue_name, self.name))
         if back:
-            logger("queue").info("took up a dead worker's jobs", worker=self.name, jobs=len(back))
+            log.info("took up a dead worker's jobs", worker=self.name, jobs=len(back))
         super().bootstrap(*arguments, **options)
         self.bookkeeper.start()
         if not self.burst:
@@ -243,7 +242,7 @@ class BatchWorker(SimpleWorker):
             self.give_back()
             super().teardown()  # type: ignore[no-untyped-call]
         except RedisError as error:  # then the successor recovers them, or their leases run out
-            logger("queue").warning("the store is away while stopping", error=str(error)[:200])
+            log.warning("the store is away while stopping", error=str(error)[:200])
 
     def give_back(self) -> None:
         """A worker that stops burns no attempt; one that crashed may have died of what it held."""
@@ -251,7 +250,7 @@ class BatchWorker(SimpleWorker):
             self.store.recover(self.queue_name, self.name)
         elif held := list(self.held.values()):
             self.store.hand_back(self.queue_name, held)
-            logger("queue").info("handed back", worker=self.name, jobs=len(held))
+            log.info("handed back", worker=self.name, jobs=len(held))
 
     # --- shared by the threads ---
 
@@ -302,5 +301,5 @@ class BatchWorker(SimpleWorker):
         elif isinstance(message, Cancel):
             self.cancel(message.job_id)
         elif isinstance(message, Lost) and self.release(message.item):
-            logger("queue").warning("lease lost", worker=self.name, job=message.item.job_id)
+            log.warning("lease lost", worker=self.name, job=message.item.job_id)
             self.drop(message.item.job_id)

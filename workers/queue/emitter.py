@@ -18,7 +18,8 @@ from workers.queue.servant import Servant
 from workers.store import Claimed, Store
 from workers.wire import EndEvent, TokenEvent
 
-TOKENS_PER_CALL: Final = 512
+log = logger("queue")
+TOKENS_PER_CALL: Final = 512  # events, whose ends are written one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Emitter(Servant):
             while self.write(self.drain()):
                 pass
         except RedisError as error:  # stopping without a store: the successor computes it again
-            logger("queue").warning("results not written", error=str(error)[:200])
+            log.warning("results not written", error=str(error)[:200])
 
     def drain(self) -> list[Told | None]:
         """At least one, and whatever else has come."""
@@ -76,20 +77,24 @@ class Emitter(Servant):
 
     def write(self, batch: list[Told | None]) -> bool:
         """Tokens first: none of a request can follow its end. False after the last."""
-        tokens: dict[int, tuple[Claimed, list[TokenEvent]]] = {}
-        for told in batch:
-            if told is not None and isinstance(told.event, TokenEvent):
-                tokens.setdefault(id(told.item), (told.item, []))[1].append(told.event)
-        if tokens:
-            groups = list(tokens.values())
-            lost = self.patiently(lambda: self.store.journal(self.pool, groups))
-            for item, _ in groups:
-                if item.job_id in lost:
-                    self.on_lost(item)
+        self.journal(batch)
         for told in batch:
             if told is not None and isinstance(told.event, EndEvent):
                 self.finish(told.item, told.event, told.text)
         return None not in batch
+
+    def journal(self, batch: list[Told | None]) -> None:
+        """All tokens in one call, those of one execution together."""
+        tokens: dict[str, tuple[Claimed, list[TokenEvent]]] = {}
+        for told in batch:
+            if told is not None and isinstance(told.event, TokenEvent):
+                tokens.setdefault(told.item.execution_id, (told.item, []))[1].append(told.event)
+        if not tokens:
+            return
+        lost = self.patiently(lambda: self.store.journal(self.pool, tokens.values()))
+        for item, _ in tokens.values():
+            if item.job_id in lost:
+                self.on_lost(item)
 
     def finish(self, item: Claimed, end: EndEvent, text: str) -> None:
         kept = self.patiently(lambda: self.store.finish(self.pool, self.worker, item, end, text))

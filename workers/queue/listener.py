@@ -11,6 +11,7 @@ from workers.queue.pulse import Pulse
 from workers.queue.servant import Servant
 from workers.store import Store
 
+log = logger("queue")
 BELL_S: Final = 5.0  # a ring that its waker took to the grave is made good after this
 PAUSE_S: Final = 1.0  # while the store is away
 
@@ -48,5 +49,5 @@ class Listener(Servant):
                     self.room.clear()
             except RedisError as error:
                 if not self.pulse.stopping:
-                    logger("queue").debug("no bell, no store", error=str(error)[:200])
+                    log.debug("no bell, no store", error=str(error)[:200])
                     self.room.wait(PAUSE_S)

@@ -6,6 +6,7 @@ from typing import Final
 
 from workers.log import logger
 
+log = logger("queue")
 CRASH_EXIT: Final = 70  # EX_SOFTWARE: its keeper starts it again
 
 
@@ -22,5 +23,5 @@ class Servant(threading.Thread):
         try:
             self.serve()
         except Exception:
-            logger("queue").exception("a thread crashed, ending", thread=self.name)
+            log.exception("a thread crashed, ending", thread=self.name)
             os._exit(CRASH_EXIT)
