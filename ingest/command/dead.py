@@ -121,15 +121,13 @@ def replay_command(
     rows = [try_again(store, name, find(store, name, kind)) for name in names or ()]
     if every:
         rows = [try_again(store, letter.entry, letter) for letter in letters(store, kind)]
+    wrong = [row["error"] for row in rows if row["error"]]
     if as_json:
         print(json.dumps({"replayed": rows}))
-    else:
-        for row in rows:
-            if row["error"] is None:
-                print(f"{row['kind']} {row['id']}: on its way as {row['as']}")
-    wrong = [row["error"] for row in rows if row["error"]]
-    if wrong and as_json:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(FAILED if wrong else 0)
+    for row in rows:
+        if row["error"] is None:
+            print(f"{row['kind']} {row['id']}: on its way as {row['as']}")
     if wrong:
         raise Failure("; ".join(wrong))
 
