@@ -35,6 +35,7 @@ from workers.wire import (
 
 BLOCK_S: Final = 10.0
 PATIENCE_S: Final = 10.0
+RETRY_S: Final = 0.3  # between two tries while the store is away
 LAST_TOKEN_ID: Final = f"0-{2**64 - 1}"  # behind every token, before the end
 
 
@@ -139,4 +140,4 @@ class Client:
             except (StoreAway, StoreSilent):
                 if time.monotonic() - begin > PATIENCE_S:
                     raise
-                time.sleep(0.3)
+                time.sleep(RETRY_S)

@@ -20,6 +20,7 @@ from ingest.tokens import Stopping
 from workers.wire import EndEvent, TokenEvent
 
 TOKENIZED: Final[tuple[str, ...]] = ("model", "prompt", "messages")  # fields that count there
+RETRY_STOPPING_S: Final = 2  # the next process is there by then
 
 routes = APIRouter()
 
@@ -162,4 +163,4 @@ def failure(end: EndEvent) -> ApiError:
 def stopping(request_id: str) -> ApiError:
     """The node ends; the request does not."""
     message = f"the node is being restarted; ask again with id {request_id!r}"
-    return ApiError(503, message, code="stopping", retry_after_s=2)
+    return ApiError(503, message, code="stopping", retry_after_s=RETRY_STOPPING_S)

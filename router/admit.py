@@ -62,7 +62,7 @@ class Reject:
     request_id  full id under which the sender can find the refusal; None when neither its own id
                 is legal nor an entry id is known
     code        "bad_request", "model_not_found", "context_length_exceeded", "unsupported",
-                "too_large", "request_too_large" or "undecodable"
+                "too_large", "request_too_large", "undecodable" or "poison"
     webhook     where the refusal is posted, when that much was legal
     """
 

@@ -6,7 +6,7 @@ SHOWN_CHARS: Final = 60
 
 
 class Refused(Exception):
-    """One field is not what it must be. Caught in admit and in the consumer, and nowhere else.
+    """One field is not what it must be. Caught in admit and in the router's loop, nowhere else.
 
     field   name or path of the field: "max_tokens", "messages[2].content"
     reason  a whole sentence that begins with the field

@@ -13,6 +13,7 @@ from ingest.client import Client
 from ingest.command.failure import FAILED, NOT_YET, USAGE, Failure
 from workers.wire import EndEvent, TokenEvent
 
+POLL_S: Final = 0.1
 UNKNOWN_S: Final = 2.0  # how long a request may be unknown: its sender may be a moment ahead of us
 
 Id = Annotated[str, Argument(metavar="ID", help="The request's id.", show_default=False)]
@@ -139,7 +140,7 @@ def stream(
     while client.job(request_id) is None:
         if time.monotonic() - begin > UNKNOWN_S:
             raise unknown(request_id)
-        time.sleep(0.1)
+        time.sleep(POLL_S)
     show_stream(client, request_id, after, as_json)
 
 

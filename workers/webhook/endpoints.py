@@ -10,8 +10,8 @@ from time import monotonic
 from typing import Final
 
 PER_ENDPOINT: Final = 4
-SLOW_S: Final = 2.0
-WAIT_S_MIN: Final = 0.2
+SLOW_S: Final = 2.0  # an endpoint is slow when its attempts take so long in the mean
+WAIT_S_MIN: Final = 0.2  # for a turn
 WAIT_S_MAX: Final = 60.0
 MEAN_WEIGHT: Final = 0.3  # of the newest duration
 FORGET_AT: Final = 1000  # endpoints remembered before idle ones are forgotten
