@@ -31,16 +31,26 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def usable_isas() -> tuple[str, ...]:
+    """Instruction sets this processor has of "avx2", "avx512" (VNNI), "amx" (int8)."""
+    return _cpu.usable_isas()
+
+
 class CpuOps:
-    """kernels.ops.Ops in AVX2.
+    """kernels.ops.Ops in AVX2, and for the quantised products in what is better and there.
 
     threads   at most so many work on one op, the caller included; 1..256
+    isa       one of usable_isas(); the last of them when absent. All give the same bits
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, isa: str | None = None) -> None:
         assert 1 <= threads <= 256, threads
+        isas = usable_isas()
+        assert isa is None or isa in isas, f"{isa} is not among {isas}"
         self.name = "cpu"
         self.threads = threads
+        self.isa = isa or isas[-1]
+        self._isa = isas.index(self.isa)
 
     def embed(self, out: F32, table: Matrix, token_ids: I32) -> None:
         num_tokens = token_ids.size
@@ -68,7 +78,7 @@ class CpuOps:
         num_tokens, cols = x.values.shape
         assert cols == w.cols and out.shape == (num_tokens, w.rows), (out.shape, x.values.shape, w)
         assert cols % 32 == 0, cols
-        sizes = (num_tokens, w.rows, cols, self.threads)
+        sizes = (num_tokens, w.rows, cols, self.threads, self._isa)
         if w.kind == "q4_1":
             _cpu.matmul_q4_1(*sizes, out, x.values, x.scales, x.sums, w.data)
         elif w.kind == "q4_0":

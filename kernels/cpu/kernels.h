@@ -1,8 +1,9 @@
-/* kernels.h - the AVX2 kernels: pointers and sizes in, nothing checked, nothing returned.
+/* kernels.h - the kernels: pointers and sizes in, nothing checked, nothing returned.
  *
  * module.c and host.py have checked shapes, types and indices before any of these runs. Orders of
  * summation are those of kernels/ARITHMETIC.md, packed weights those of kernels/LAYOUT.md. Work
- * is split over threads by rows only, so the bits do not depend on `threads`.
+ * is split over threads by rows only, so the bits do not depend on `threads`. Names end in the
+ * instruction set: avx2 is required; the others give the same bits faster where they are there.
  *
  *   tokens T, rows of weights R, columns K, heads, head dimension D. Outputs come first.
  */
@@ -28,12 +29,12 @@ typedef struct {
 } quantized_rows;
 
 /* matmul_q4.c, matmul_q8.c, matmul_f32.c: out [T][R] = x [T][K] times the packed rows of w */
-void matmul_q4_0_avx2(float *out, quantized_rows x, const uint8_t *w, long T, long R, long K,
-                      int threads);
-void matmul_q4_1_avx2(float *out, quantized_rows x, const uint8_t *w, long T, long R, long K,
-                      int threads);
-void matmul_q8_0_avx2(float *out, quantized_rows x, const uint8_t *w, long T, long R, long K,
-                      int threads);
+typedef void matmul_fn(float *out, quantized_rows x, const uint8_t *w, long T, long R, long K,
+                       int threads);
+matmul_fn matmul_q4_0_avx2, matmul_q4_1_avx2, matmul_q8_0_avx2;
+matmul_fn matmul_q4_0_avx512, matmul_q4_1_avx512, matmul_q8_0_avx512; /* matmul_vnni.c */
+matmul_fn matmul_q4_0_amx, matmul_q4_1_amx, matmul_q8_0_amx;
+int amx_allowed(void);
 void matmul_f32_avx2(float *out, const float *x, const float *w, long T, long R, long K,
                      int threads);
 

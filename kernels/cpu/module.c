@@ -11,6 +11,7 @@
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #include <Python.h>
 
+#include <cpuid.h>
 #include <limits.h>
 #include <numpy/arrayobject.h>
 
@@ -166,16 +167,50 @@ static int ready(arguments *a) {
     Py_BEGIN_ALLOW_THREADS call; \
     Py_END_ALLOW_THREADS Py_RETURN_NONE
 
-/* matmul_KIND(T, R, K, threads, out, values, scales, sums, data) */
-#define MATMUL(kind, unit_bytes)                                            \
-    OP(matmul_##kind) {                                                     \
-        BEGIN(matmul_##kind);                                               \
-        const long T = take_long(&a), R = take_long(&a), K = take_long(&a), \
-                   threads = take_long(&a);                                 \
-        float *out = out_f32(&a, "out", T * R);                             \
-        const quantized_rows x = in_quantized(&a, T, K);                    \
-        const uint8_t *w = in_packed(&a, R, K / QUANT_BLOCK, unit_bytes);   \
-        RUN(matmul_##kind##_avx2(out, x, w, T, R, K, (int)threads));        \
+/* Instruction sets of the quantised products, slowest first; num_isas of them are usable here. */
+static const struct {
+    const char *name;
+    matmul_fn *q4_0, *q4_1, *q8_0;
+} isas[] = {
+    {"avx2", matmul_q4_0_avx2, matmul_q4_1_avx2, matmul_q8_0_avx2},
+    {"avx512", matmul_q4_0_avx512, matmul_q4_1_avx512, matmul_q8_0_avx512},
+    {"amx", matmul_q4_0_amx, matmul_q4_1_amx, matmul_q8_0_amx},
+};
+static long num_isas = 1;
+
+/* CPUID leaf 7, EDX: AMX-TILE is bit 24, AMX-INT8 bit 25; gcc 12 has no names for them. */
+static int has_amx_int8(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 3) == 3;
+}
+
+static void count_isas(void) {
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq") ||
+        !__builtin_cpu_supports("avx512vnni"))
+        return;
+    num_isas = has_amx_int8() && amx_allowed() ? 3 : 2;
+}
+
+static PyObject *usable_isas(PyObject *self, PyObject *none) {
+    (void)self, (void)none;
+    PyObject *names = PyTuple_New(num_isas);
+    for (long i = 0; names && i < num_isas; i++)
+        PyTuple_SET_ITEM(names, i, PyUnicode_FromString(isas[i].name));
+    return names;
+}
+
+/* matmul_KIND(T, R, K, threads, isa, out, values, scales, sums, data) */
+#define MATMUL(kind, unit_bytes)                                              \
+    OP(matmul_##kind) {                                                       \
+        BEGIN(matmul_##kind);                                                 \
+        const long T = take_long(&a), R = take_long(&a), K = take_long(&a),   \
+                   threads = take_long(&a), isa = take_long(&a);              \
+        float *out = out_f32(&a, "out", T * R);                               \
+        const quantized_rows x = in_quantized(&a, T, K);                      \
+        const uint8_t *w = in_packed(&a, R, K / QUANT_BLOCK, unit_bytes);     \
+        if (isa < 0 || isa >= num_isas) refuse(&a, "no such instruction set"); \
+        RUN(isas[isa].kind(out, x, w, T, R, K, (int)threads));                \
     }
 MATMUL(q4_0, 288)
 MATMUL(q4_1, 320)
@@ -503,6 +538,7 @@ static PyMethodDef methods[] = {
     ENTRY(logits_sum),
     ENTRY(logits_argmax),
     {"started_threads", started_threads, METH_NOARGS, NULL},
+    {"usable_isas", usable_isas, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -519,6 +555,7 @@ PyMODINIT_FUNC PyInit__cpu(void) {
                         "(Intel from 2013, AMD from 2015)");
         return NULL;
     }
+    count_isas();
     import_array();
     return PyModule_Create(&module);
 }

@@ -2,11 +2,11 @@
 
 import pytest
 
-from kernels.cpu.host import CpuOps
+from kernels.cpu.host import CpuOps, usable_isas
 from kernels.reference import ReferenceOps
 from tests.kernels.scalar_ops import ScalarOps, compile_model
 
-SIDES = ("cpu-1", "cpu-2", "cpu-5", "scalar")  # cpu-N: N threads
+SIDES = ("avx2-1", "avx2-5", "avx512-1", "avx512-2", "amx-1", "amx-2", "scalar")  # ISA-threads
 TOLERANCES = {  # (relative, absolute) to the judge, float32
     "embed": (1e-7, 1e-7),
     "matmul": (2e-5, 2e-4),
@@ -36,7 +36,11 @@ def scalar(tmp_path_factory) -> ScalarOps:
 def ops(request, scalar):
     """Each implementation that must be right and lawful."""
     name, _, threads = request.param.partition("-")
-    return scalar if name == "scalar" else CpuOps(int(threads))
+    if name == "scalar":
+        return scalar
+    if name not in usable_isas():
+        pytest.skip(f"this processor lacks {name}")
+    return CpuOps(int(threads), name)
 
 
 @pytest.fixture(scope="session")

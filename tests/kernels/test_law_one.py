@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.cpu.host import CpuOps
+from kernels.cpu.host import CpuOps, usable_isas
 from kernels.layout import KINDS
 from kernels.tables import rope_table
 from tests.kernels.cases import (
@@ -25,7 +25,7 @@ from tests.kernels.cases import (
 MATRICES = {kind: random_matrix(kind, 150, 544) for kind in KINDS}
 ROWS = random_rows(16, 544)
 ALONE = {
-    kind: np.concatenate([product(CpuOps(1), ROWS[t : t + 1], w) for t in range(16)])
+    kind: np.concatenate([product(CpuOps(1, "avx2"), ROWS[t : t + 1], w) for t in range(16)])
     for kind, w in MATRICES.items()
 }
 TALK = Conversation([150, 40, 270], 6, 2, 32)
@@ -34,20 +34,23 @@ SEEN = TALK.attend(CpuOps(1), KV, np.arange(460))
 NEAR = TALK.attend(CpuOps(1), KV, np.arange(460), 70)  # with a window of 70
 
 threads = st.integers(1, 6)
+isas = st.sampled_from(usable_isas())
 cuts = st.lists(st.integers(1, 15), max_size=5, unique=True).map(lambda c: [0, *sorted(c), 16])
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("isa", usable_isas())
 @pytest.mark.parametrize("num_tokens", range(1, 17))
-def test_a_product_has_the_same_bits_in_every_batch_size(kind, num_tokens):
+def test_a_product_has_the_same_bits_in_every_batch_size(kind, isa, num_tokens):
     for count in (1, 2, 3):
-        actual = product(CpuOps(count), np.ascontiguousarray(ROWS[:num_tokens]), MATRICES[kind])
+        rows = np.ascontiguousarray(ROWS[:num_tokens])
+        actual = product(CpuOps(count, isa), rows, MATRICES[kind])
         same_bits(ALONE[kind][:num_tokens], actual)
 
 
-@given(kind=st.sampled_from(KINDS), cuts=cuts, count=threads)
-def test_a_product_has_the_same_bits_however_the_tokens_are_cut(kind, cuts, count):
-    ops = CpuOps(count)
+@given(kind=st.sampled_from(KINDS), cuts=cuts, count=threads, isa=isas)
+def test_a_product_has_the_same_bits_however_the_tokens_are_cut(kind, cuts, count, isa):
+    ops = CpuOps(count, isa)
     pieces = [ROWS[a:b] for a, b in pairwise(cuts)]
     same_bits(ALONE[kind], np.concatenate([product(ops, p, MATRICES[kind]) for p in pieces]))
 
@@ -57,10 +60,11 @@ def test_a_product_has_the_same_bits_however_the_tokens_are_cut(kind, cuts, coun
     order=st.permutations(range(16)),
     size=st.integers(1, 16),
     count=threads,
+    isa=isas,
 )
-def test_a_product_has_the_same_bits_among_any_neighbours(kind, order, size, count):
+def test_a_product_has_the_same_bits_among_any_neighbours(kind, order, size, count, isa):
     chosen = list(order[:size])
-    actual = product(CpuOps(count), np.ascontiguousarray(ROWS[chosen]), MATRICES[kind])
+    actual = product(CpuOps(count, isa), np.ascontiguousarray(ROWS[chosen]), MATRICES[kind])
     same_bits(ALONE[kind][chosen], actual)
 
 

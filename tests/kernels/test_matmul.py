@@ -7,7 +7,7 @@ from tests.kernels.cases import QUANTISED, close, product, random_matrix, random
 
 SHAPES = [  # tokens, rows, columns: cut tiles, cut stripes, every column count of the kernels
     (1, 1, 32), (1, 16, 256), (2, 17, 288), (3, 576, 576), (4, 5, 1536), (5, 33, 64), (6, 16, 96),
-    (7, 48, 512), (8, 77, 544), (13, 31, 4096),
+    (7, 48, 512), (8, 77, 544), (13, 31, 4096), (16, 64, 320), (70, 35, 288),
 ]  # fmt: skip
 
 
