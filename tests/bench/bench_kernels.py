@@ -29,6 +29,7 @@ from kernels.cpu.host import CpuOps
 from kernels.layout import packed_bytes
 from kernels.ops import KvArena, Matrix, Step, kv_shape, quantized_rows
 from kernels.tables import rope_table
+from tests.bench.bench_state import bench_state
 
 SET_BYTES = 64 << 20  # weights of one case together, larger than L2
 RUNS, RUN_S = 15, 0.004
@@ -62,13 +63,19 @@ def limits() -> dict[str, float]:
             ["gcc", "-O3", "-shared", "-fPIC", str(source), "-o", str(library)], check=True
         )
         probe = ctypes.CDLL(str(library))
-        probe.probe_read.restype = probe.probe_maddubs.restype = ctypes.c_double
+        for function in (probe.probe_read, probe.probe_update, probe.probe_maddubs):
+            function.restype = ctypes.c_double
         data = np.ones(256 << 20, np.uint8)
         address, size = ctypes.c_void_p(data.ctypes.data), ctypes.c_long(data.size)
         read = statistics.median(probe.probe_read(address, size) for _ in range(RUNS))
+        update = statistics.median(probe.probe_update(address, size) for _ in range(RUNS))
         rounds = ctypes.c_long(1_000_000)
         maddubs = statistics.median(probe.probe_maddubs(rounds) for _ in range(RUNS))
-    return {"read_gb_per_s": read / 1e9, "maddubs_gmacs_per_core": maddubs / 1e9}
+    return {
+        "read_gb_per_s": read / 1e9,
+        "update_gb_per_s": update / 1e9,
+        "maddubs_gmacs_per_core": maddubs / 1e9,
+    }
 
 
 def weights(kind: str, rows: int, cols: int) -> list[Matrix]:
@@ -179,6 +186,8 @@ def bench_rows(ops: CpuOps, threads: int) -> list[Row]:
             "rope": lambda: ops.rope(heads, positions, table),  # noqa: B023
             "store_kv": lambda: ops.store_kv(kv, 0, keys, keys, slots),  # noqa: B023
             "silu_mul": lambda: ops.silu_mul(wide_out, wide, wider),  # noqa: B023
+            "gelu_mul": lambda: ops.gelu_mul(wide_out, wide, wider),  # noqa: B023
+            "sigmoid_mul": lambda: ops.sigmoid_mul(wide_out, wide, wider),  # noqa: B023
             "add": lambda: ops.add(out, x),  # noqa: B023
         }
         for name, call in calls.items():
@@ -203,6 +212,11 @@ def measure(wanted: str | None, threads: int, limit: dict[str, float]) -> list[R
             found += bench_matmul(ops, kind, threads, limit)
     if wanted in (None, "attention"):
         found += bench_attention(ops, threads, limit)
+    if wanted in (None, "gated_delta_rule", "conv1d", "l2_norm", "delta_gates"):
+        for r in bench_state(ops, threads, seconds):
+            if "gb_per_s" in r:
+                r["of_limit"] = r["gb_per_s"] / threads / limit["update_gb_per_s"]
+            found += [r] if wanted in (None, r["op"]) else []
     if wanted is None or not wanted.startswith(("matmul", "attention")):
         found += [r for r in bench_rows(ops, threads) if wanted in (None, r["op"])]
     return found
@@ -221,15 +235,16 @@ def main() -> None:
         return
     print(
         f"limits, one thread: read {limit['read_gb_per_s']:.1f} GB/s, "
+        f"read and written {limit['update_gb_per_s']:.1f} GB/s, "
         f"maddubs {limit['maddubs_gmacs_per_core']:.0f} G multiply-adds/s"
     )
     print(
-        f"{'op':15} {'case':18} {'tokens':>6} {'us':>10} {'G/s core':>9} {'GB/s':>6} {'limit':>6}"
+        f"{'op':16} {'case':18} {'tokens':>6} {'us':>10} {'G/s core':>9} {'GB/s':>6} {'limit':>6}"
     )
     for r in rows:
         rate, gb, share = r.get("gmacs_per_core", 0), r.get("gb_per_s", 0), r.get("of_limit", 0)
         print(
-            f"{r['op']:15} {r['case']:18} {r['tokens']:6} {r['us']:10.1f} "
+            f"{r['op']:16} {r['case']:18} {r['tokens']:6} {r['us']:10.1f} "
             f"{rate:9.1f} {gb:6.1f} {share:6.0%}"
         )
 

@@ -3,6 +3,7 @@
  * Times are the thread's own processor time, so that other work on the machine counts little.
  *
  *   probe_read     bytes read per second from a buffer larger than the caches, one thread
+ *   probe_update   bytes read and written back per second, likewise
  *   probe_maddubs  int8 multiply-adds per second of maddubs + paddw on registers, one thread
  */
 #pragma GCC target("avx2,fma")
@@ -27,6 +28,19 @@ double probe_read(const uint8_t *data, long bytes) {
         _mm256_or_si256(_mm256_or_si256(sum[0], sum[1]), _mm256_or_si256(sum[2], sum[3])), 0);
     (void)keep;
     return (double)bytes / (now() - begin);
+}
+
+double probe_update(uint8_t *data, long bytes) {
+    const __m256i one = _mm256_set1_epi32(1);
+    const double begin = now();
+    for (long i = 0; i + 64 <= bytes; i += 64) {
+        _mm_prefetch(data + i + 2048, _MM_HINT_T0);
+        for (int k = 0; k < 64; k += 32) {
+            __m256i *at = (__m256i *)(data + i + k);
+            _mm256_storeu_si256(at, _mm256_add_epi32(_mm256_loadu_si256(at), one));
+        }
+    }
+    return 2 * (double)bytes / (now() - begin);
 }
 
 double probe_maddubs(long rounds) {
