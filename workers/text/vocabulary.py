@@ -10,11 +10,15 @@ Source: the pre-tokenizer expressions and the end-of-generation texts are llama.
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from itertools import pairwise
 from typing import Any, Final
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
+from workers.text.template import ChatTemplate
+
 PREFIX: Final = "tokenizer.ggml."
+TEMPLATE: Final = "tokenizer.chat_template"
 CONTRACTIONS: Final = "'s|'t|'re|'ve|'m|'ll|'d"
 TAIL: Final = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 GPT2: Final = CONTRACTIONS + r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -43,6 +47,8 @@ WHOLE_PIECES: Final = (
     "llama-bpe",
     "llama3",
 )  # a piece that is a vocabulary entry is that token, no merges
+
+NEVER: Final = (float("inf"), 0)  # behind all ranks
 
 # texts of tokens that end a generation: turns, documents, and fill-in-the-middle marks
 ENDS: Final = """
@@ -102,8 +108,19 @@ def text_card(fields: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
         + list(range(len(tokens), vocab_size)),
         "control": _of_kind(tokens, kinds, Kind.CONTROL, Kind.UNKNOWN),
         "user_defined": _of_kind(tokens, kinds, Kind.USER_DEFINED),
-        "template": fields.get("tokenizer.chat_template"),
+        "template": _template(fields),
     }
+
+
+def _template(fields: Mapping[str, Any]) -> str | None:
+    """The chat template, if there is one. Raises BadTemplate when it cannot be run."""
+    source = fields.get(TEMPLATE)
+    if source is None:
+        return None
+    if not isinstance(source, str):
+        raise UnknownTokenizer("tokenizer.chat_template is not a text")
+    ChatTemplate(source).try_out()
+    return source
 
 
 def _tokens(fields: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[int]]:
@@ -174,22 +191,48 @@ def _pair(merge: str) -> tuple[str, str]:
 
 
 def _sentencepiece(fields: Mapping[str, Any]) -> Tokenizer:
-    """Every way to cut a token in two becomes a merge; the highest score gets the lowest rank."""
+    """Each token becomes one merge; the highest score gets the lowest rank."""
     vocabulary = _vocabulary(fields)
     scores = fields.get(PREFIX + "scores")
-    if not scores:
-        raise UnknownTokenizer("the file holds no tokenizer.ggml.scores")
-    pairs = [
-        (-scores[token_id], token_id, (text[:cut], text[cut:]))
+    if not scores or len(scores) != len(vocabulary):
+        raise UnknownTokenizer(
+            f"the file holds no tokenizer.ggml.scores for {len(vocabulary)} tokens"
+        )
+    ranks = {
+        text: (-scores[token_id], token_id)
         for text, token_id in vocabulary.items()
         if not text.startswith("\0")
-        for cut in range(1, len(text))
-        if text[:cut] in vocabulary and text[cut:] in vocabulary
-    ]
-    merges = [pair for _, _, pair in sorted(pairs)]
+    }
+    found = {text: pair for text in ranks if (pair := _last_pair(text, ranks)) is not None}
+    merges = [found[text] for text in sorted(found, key=ranks.__getitem__)]
     unknown = f"\0{fields.get(PREFIX + 'unknown_token_id', 0)}"
     tokenizer = Tokenizer(
         models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     )
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     return tokenizer
+
+
+def _last_pair(text: str, ranks: Mapping[str, tuple[float, int]]) -> tuple[str, str] | None:
+    """The two pieces that become this token; None when nothing does.
+
+    Whatever stands around it: a piece that crosses its ends would keep it from coming to be, so
+    what goes on inside is what goes on when it stands alone. One pair is enough for each token,
+    where there are as many as ways to cut it.
+    """
+    cuts = [
+        (text[:cut], text[cut:])
+        for cut in range(1, len(text))
+        if text[:cut] in ranks and text[cut:] in ranks
+    ]
+    if len(cuts) < 2:
+        return cuts[0] if cuts else None
+    pieces = list(text)
+    while len(pieces) > 2:
+        joined = [ranks.get(a + b, NEVER) for a, b in pairwise(pieces)]
+        best = min(joined)
+        if best == NEVER:
+            return None
+        at = joined.index(best)
+        pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
+    return pieces[0], pieces[1]
