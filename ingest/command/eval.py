@@ -7,6 +7,7 @@ numbers are the same (law one).
 
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
@@ -26,7 +27,22 @@ from workers.text.text_model import TextModel
 from workers.wire import EndEvent, Request, SamplingParams, TokenEvent
 
 OURS: Final = "ours"
+CHUNK: Final = 512  # prefill tokens of a step, when nothing is said
 Events = list[TokenEvent | EndEvent]
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """What one run feeds.
+
+    ids     token ids, at least one
+    greedy  output tokens that follow them at most; 0: they are not asked for
+    beside  other sequences in the same steps
+    """
+
+    ids: tuple[int, ...]
+    greedy: int
+    beside: int
 
 
 def eval_command(
@@ -49,10 +65,10 @@ def eval_command(
         raise Failure("give either --token-ids FILE or --perplexity TEXTFILE", USAGE)
     if perplexity is not None and (logits is not None or greedy):
         raise Failure("--logits and --greedy go with --token-ids", USAGE)
-    processor = Processor(pool, threads or settings().num_threads, chunk or 512)
+    processor = Processor(pool, threads or settings().num_threads, chunk or CHUNK)
     with model_folder(model, settings().home) as folder:
         if token_ids is not None:
-            found = feed(folder, processor, read_ids(token_ids), logits, greedy, beside)
+            found = feed(folder, processor, Feed(read_ids(token_ids), greedy, beside), logits)
         else:
             assert perplexity is not None
             found = measure(folder, processor, read_text(perplexity), beside)
@@ -108,27 +124,20 @@ class LogitsFile:
             self._rows[position:end] = rows[: end - position]
 
 
-def feed(
-    folder: Path,
-    processor: Processor,
-    ids: tuple[int, ...],
-    logits: Path | None,
-    greedy: int,
-    beside: int,
-) -> dict[str, Any]:
+def feed(folder: Path, processor: Processor, asked: Feed, logits: Path | None) -> dict[str, Any]:
     """Feed ids, write their logits, continue greedily. Raises Failure."""
-    text = TextModel.load(folder)
+    text, num_tokens = TextModel.load(folder), len(asked.ids)
     begin_s = time.perf_counter()
     if logits is None:
-        events = continued(folder, processor, ids, greedy, beside, None)
+        events = continued(folder, processor, asked, None)
     else:
-        with LogitsFile(logits, len(ids), text.vocab_size) as file:
-            events = continued(folder, processor, ids, greedy, beside, file.take)
+        with LogitsFile(logits, num_tokens, text.vocab_size) as file:
+            events = continued(folder, processor, asked, file.take)
     seconds = round(time.perf_counter() - begin_s, 3)
-    found = {"weights": text.weights_digest, "tokens": len(ids), "seconds": seconds}
+    found = {"weights": text.weights_digest, "tokens": num_tokens, "seconds": seconds}
     if logits is not None:
-        found |= {"logits": str(logits), "shape": [len(ids), text.vocab_size]}
-    if greedy:
+        found |= {"logits": str(logits), "shape": [num_tokens, text.vocab_size]}
+    if asked.greedy:
         tokens = [event for event in events if isinstance(event, TokenEvent)]
         found |= {"greedy_ids": [event.token_id for event in tokens]}
         found |= {"digests": [event.digest for event in tokens]}
@@ -137,22 +146,17 @@ def feed(
 
 
 def continued(
-    folder: Path,
-    processor: Processor,
-    ids: tuple[int, ...],
-    greedy: int,
-    beside: int,
-    on_logits: OnLogits | None,
+    folder: Path, processor: Processor, asked: Feed, on_logits: OnLogits | None
 ) -> Events:
     """The events of a greedy request of these ids; one token at least."""
-    text = TextModel.load(folder)
-    num_steps = len(ids) // processor.chunk + greedy + 4
-    company = Company(text, beside, num_steps, processor.chunk)
-    params = SamplingParams(max_tokens=max(1, greedy), temperature=0.0)
+    text, ids = TextModel.load(folder), asked.ids
+    num_steps = len(ids) // processor.chunk + asked.greedy + 4
+    company = Company(text, asked.beside, num_steps, processor.chunk)
+    params = SamplingParams(max_tokens=max(1, asked.greedy), temperature=0.0)
     engine = local_engine(
         folder,
         processor,
-        max_batch=1 + beside,
+        max_batch=1 + asked.beside,
         num_blocks=blocks_for(len(ids) + params.max_tokens) + company.num_blocks,
         on_logits=on_logits,
     )

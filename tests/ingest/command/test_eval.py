@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ingest.command import eval as command
+from ingest.command.eval import Feed
 from ingest.command.failure import Failure
 from ingest.command.local_engine import Processor, model_folder
 from ingest.command.perplexity import Perplexity, Window, windows_of
@@ -30,7 +31,7 @@ def folder(tmp_path_factory):
 
 
 def logits_of(folder: Path, path: Path, processor: Processor, beside: int = 0) -> np.ndarray:
-    command.feed(folder, processor, FULL_IDS, path, 0, beside)
+    command.feed(folder, processor, Feed(FULL_IDS, 0, beside), path)
     return np.load(path)
 
 
@@ -68,13 +69,13 @@ def test_the_reference_is_near_but_its_own(folder, tmp_path):
 
 def test_greedy_goes_on_from_the_logits(folder, tmp_path):
     path = tmp_path / "l.npy"
-    found = command.feed(folder, Processor("cpu", 1, 512), FULL_IDS, path, 5, 0)
+    found = command.feed(folder, Processor("cpu", 1, 512), Feed(FULL_IDS, 5, 0), path)
     logits = np.load(path)
     assert len(logits) == len(FULL_IDS)
     assert found["greedy_ids"][0] == int(logits[-1].argmax())
     assert len(found["greedy_ids"]) == len(found["digests"]) == 5
     longer = (*FULL_IDS, *found["greedy_ids"][:2])
-    again = command.feed(folder, Processor("cpu", 2, 9), longer, None, 3, 2)
+    again = command.feed(folder, Processor("cpu", 2, 9), Feed(longer, 3, 2), None)
     assert again["greedy_ids"] == found["greedy_ids"][2:]
 
 
@@ -83,7 +84,7 @@ def test_perplexity_is_exp_of_the_mean_loss(folder, tmp_path):
     content = "a quick brown fox " * 4
     ids = text.encode(content)
     path = tmp_path / "l.npy"
-    command.feed(folder, Processor("cpu", 1, 512), tuple(ids), path, 0, 0)
+    command.feed(folder, Processor("cpu", 1, 512), Feed(tuple(ids), 0, 0), path)
     rows = np.load(path).astype(np.float64)
     shares = np.exp(rows) / np.exp(rows).sum(axis=1, keepdims=True)
     loss = -np.log([shares[i, ids[i + 1]] for i in range(len(ids) - 1)]).mean()
@@ -142,10 +143,12 @@ def test_a_file_without_token_ids_is_refused(tmp_path, content):
 
 def test_ids_outside_the_vocabulary_are_refused_and_leave_nothing(folder, tmp_path):
     with pytest.raises(Failure, match="outside"):
-        command.feed(folder, Processor("cpu", 1, 64), (5, 512), tmp_path / "l.npy", 1, 0)
+        command.feed(folder, Processor("cpu", 1, 64), Feed((5, 512), 1, 0), tmp_path / "l.npy")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_logits_that_cannot_be_written_are_refused(folder, tmp_path):
     with pytest.raises(Failure, match="cannot be written"):
-        command.feed(folder, Processor("cpu", 1, 64), FULL_IDS, tmp_path / "no" / "l.npy", 0, 0)
+        command.feed(
+            folder, Processor("cpu", 1, 64), Feed(FULL_IDS, 0, 0), tmp_path / "no" / "l.npy"
+        )

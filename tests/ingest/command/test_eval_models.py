@@ -25,7 +25,7 @@ def model(request, tmp_path_factory):
 
 
 def logits_of(model, path: Path, processor: Processor, beside: int = 0) -> np.ndarray:
-    command.feed(model[0], processor, model[1], path, 3, beside)
+    command.feed(model[0], processor, command.Feed(model[1], 3, beside), path)
     return np.load(path)
 
 
