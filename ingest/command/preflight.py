@@ -1,10 +1,9 @@
 """Looks at the machine before anything is built: each thing that is missing is one sentence.
 
 Run by the system's own Python, as `python3 -I ingest/command/preflight.py`, so it needs nothing but
-the standard library and must be readable by a Python that is too old.
+the standard library and must be readable by a Python that is too old: 3.6 knows neither
+`from __future__ import annotations` nor tuple[int, ...], so such types stand in quotes.
 """
-
-from __future__ import annotations
 
 import os
 import platform
@@ -23,7 +22,7 @@ BUILD_MIB = 2500  # environment, build and the default model
 RUN_MIB = 512  # what a node needs to start in: its store must be able to write
 
 
-def python_problems(version: tuple[int, ...]) -> Iterator[str]:
+def python_problems(version: "tuple[int, ...]") -> "Iterator[str]":
     """The interpreter and what it must have beside it."""
     name = "python{}.{}".format(*version[:2])
     if version[:2] < PYTHON_MIN:
@@ -42,7 +41,7 @@ def python_problems(version: tuple[int, ...]) -> Iterator[str]:
         yield f"Python's venv module is missing: install {name}-venv (Debian)."
 
 
-def compiler_problems(compiler: str) -> Iterator[str]:
+def compiler_problems(compiler: str) -> "Iterator[str]":
     """A C compiler that finds the C library's headers."""
     if shutil.which(compiler) is None:
         yield f"There is no C compiler {compiler}: install gcc (Debian: build-essential)."
@@ -57,7 +56,7 @@ def compiler_problems(compiler: str) -> Iterator[str]:
             yield f"{compiler} finds no C library: install libc6-dev (Fedora: glibc-devel)."
 
 
-def cpu_problems(machine: str, cpuinfo: str) -> Iterator[str]:
+def cpu_problems(machine: str, cpuinfo: str) -> "Iterator[str]":
     """The instructions that the kernels are written in."""
     if machine not in ("x86_64", "AMD64"):
         yield f"The kernels need x86-64 with AVX2 and this is {machine}: use another machine."
@@ -71,7 +70,7 @@ def cpu_problems(machine: str, cpuinfo: str) -> Iterator[str]:
         )
 
 
-def disk_problems(folder: Path, need_mib: int) -> Iterator[str]:
+def disk_problems(folder: Path, need_mib: int) -> "Iterator[str]":
     """Room for what comes; folder need not exist yet."""
     while not folder.exists():
         folder = folder.parent
@@ -81,7 +80,7 @@ def disk_problems(folder: Path, need_mib: int) -> Iterator[str]:
         yield f"{where} has {free_mib} MiB free and {need_mib} are needed: make room there."
 
 
-def port_problems(host: str, port: int, setting: str) -> Iterator[str]:
+def port_problems(host: str, port: int, setting: str) -> "Iterator[str]":
     """A port that we will listen on."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -98,7 +97,7 @@ def port_problems(host: str, port: int, setting: str) -> Iterator[str]:
             yield f"Port {port} is in use: stop what listens there, or set {setting} to another."
 
 
-def problems() -> Iterator[str]:
+def problems() -> "Iterator[str]":
     """Everything that would stop a build here."""
     cpuinfo = Path("/proc/cpuinfo")
     yield from python_problems(tuple(sys.version_info[:2]))

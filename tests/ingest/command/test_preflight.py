@@ -1,5 +1,6 @@
 """What is missing on a machine is said in one sentence that says what to do."""
 
+import ast
 import os
 import socket
 import subprocess
@@ -31,6 +32,16 @@ def test_it_runs_alone_and_says_nothing_when_all_is_well(tmp_path):
     script = ROOT / "ingest" / "command" / "preflight.py"
     done = subprocess.run([sys.executable, "-I", script], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_old_python_can_read_it():
+    """3.6 knows no `annotations` of __future__, 3.8 no tuple[int, ...]: both end in a traceback."""
+    source = (ROOT / "ingest" / "command" / "preflight.py").read_text()
+    nodes = list(ast.walk(ast.parse(source, feature_version=(3, 6))))
+    assert "__future__" not in [n.module for n in nodes if isinstance(n, ast.ImportFrom)]
+    types = [n.returns for n in nodes if isinstance(n, ast.FunctionDef)]
+    types += [n.annotation for n in nodes if isinstance(n, ast.arg)]
+    assert not [t for t in types if isinstance(t, ast.Subscript)]
 
 
 def test_without_a_compiler_it_fails_with_one_line(tmp_path):
