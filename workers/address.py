@@ -201,7 +201,7 @@ def judge(address: Address, target: Target, allow: Networks) -> None:
     if _inside(address, allow):
         return
     if not is_public(address):
-        raise Forbidden(f"the address {address} is not public")
+        raise Forbidden(f"the address {address} is not public and not in LOCKSTEP_WEBHOOK_ALLOW")
     _judge_way(target, any_port=False)
 
 

@@ -23,6 +23,7 @@ from workers.webhook.deliver import (
 LOOPBACK = parse_networks("127.0.0.0/8")
 WAY = Way(allow=LOOPBACK, deadline_s=20)
 SHORT = Way(allow=LOOPBACK, deadline_s=0.5)
+NOT_PUBLIC = "the address 127.0.0.1 is not public and not in LOCKSTEP_WEBHOOK_ALLOW"
 CERTIFICATE = Path(__file__).parent / "hook_example.pem"
 
 
@@ -181,7 +182,7 @@ def test_of_a_huge_body_only_the_beginning_is_read(answer_raw):
 def test_a_refused_target_is_final_and_nothing_is_sent(receive):
     receiver = receive(200)
     outcome = attempt(receiver.url, b"{}", {}, Way())
-    assert outcome == Outcome("dead", error="the address 127.0.0.1 is not public")
+    assert outcome == Outcome("dead", error=NOT_PUBLIC)
     assert not receiver.got
 
 
@@ -191,7 +192,7 @@ def test_rebinding_gains_nothing(receive):
     lookup = names("127.0.0.1", "93.184.216.34")
     way = Way(allow=(), lookup=lookup, deadline_s=5)
     outcome = attempt("https://evil.example/", b"{}", {}, way)
-    assert outcome == Outcome("dead", error="the address 127.0.0.1 is not public")
+    assert outcome == Outcome("dead", error=NOT_PUBLIC)
     assert lookup.count == 1
     assert not receiver.got
 
