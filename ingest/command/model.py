@@ -4,6 +4,7 @@ Answers go to stdout; the progress bar of packing goes to stderr.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -134,7 +135,9 @@ def show_command(
     table = Table(box=None, show_header=False, pad_edge=False)
     for key in ("name", "title", "source", "weights_digest"):
         table.add_row(key, str(model[key]))
-    for key, value in model["config"].items():
+    counts = Counter(model["config"]["kinds"])
+    kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    for key, value in (model["config"] | {"kinds": kinds}).items():
         table.add_row(key, str(value))
     Console(soft_wrap=True).print(table)
     print_tensors(model)

@@ -2,7 +2,7 @@
 
 import json
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from rich.console import Console
@@ -13,6 +13,13 @@ from ingest.command.failure import Failure
 from ingest.pulse import Pulse, take_pulse
 from workers.settings import settings
 from workers.store import Store
+
+FIELDS: Final = (  # of a job, as a person reads them; others after these
+    "id", "status", "error", "code", "text", "finish_reason", "sla", "tenant", "model", "entry",
+    "arrival_ms", "queued_ms", "started_ms", "ended_ms", "deadline_ms", "pool", "reason", "worker",
+    "execution", "attempts", "prompt_tokens", "output_tokens", "digest", "queue_ms", "ttft_ms",
+    "tpot_ms",
+)  # fmt: skip
 
 
 def status(
@@ -40,9 +47,14 @@ def show_job(store: Store, request_id: str, as_json: bool) -> None:
         print(json.dumps(told, ensure_ascii=False))
         return
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in told.items():
-        table.add_row(name, readable(name, value))
+    for name in sorted(told, key=place):
+        table.add_row(name, readable(name, told[name]))
     Console(soft_wrap=True).print(table)
+
+
+def place(name: str) -> int:
+    """Where a field stands in what a person reads; Redis gives them in no order."""
+    return FIELDS.index(name) if name in FIELDS else len(FIELDS)
 
 
 def readable(name: str, value: Any) -> str:
