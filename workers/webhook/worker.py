@@ -9,6 +9,7 @@
 A thread that hangs would hang for the deadline of an attempt and no longer (deliver.py).
 """
 
+import os
 import random
 import threading
 import time
@@ -23,6 +24,7 @@ from workers.log import logger
 from workers.queue.batch_worker import BatchWorker
 from workers.queue.messages import Stop
 from workers.queue.pulse import Pulse
+from workers.queue.servant import CRASH_EXIT
 from workers.store import Claimed, Store
 from workers.webhook.deliver import Outcome
 from workers.webhook.endpoints import Endpoints
@@ -103,8 +105,9 @@ class WebhookWorker(BatchWorker):
             self._attempt(item, webhook)
         except RedisError as error:  # stopping without a store: the lease runs out
             log.warning("an attempt's end could not be written", job=item.job_id, error=str(error))
-        except Exception:
-            log.exception("an attempt failed in an unforeseen way", job=item.job_id)
+        except Exception:  # its end is not written, so it may not be held on to: as Servant does
+            log.exception("an attempt could not be ended, ending", job=item.job_id)
+            os._exit(CRASH_EXIT)
         finally:
             self.landed.put((item.execution_id, time.monotonic() - begin))
             self.inbox.put(Stop())  # wakes the main thread
