@@ -14,8 +14,10 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from workers.log import logger
+from workers.store import is_full
 
 RETRY_STORE_S: Final = 2  # how soon it is worth asking again when the store is away
+RETRY_FULL_S: Final = 10  # and when it takes nothing more
 # a refused upload is read and thrown away for so long, so that the client sees why
 LINGER_S: Final = 5.0
 
@@ -80,6 +82,13 @@ def store_away() -> ApiError:
     )
 
 
+def store_full() -> ApiError:
+    """What a client is told while Redis answers but takes nothing: its memory or disk is full."""
+    return ApiError(
+        503, "the store is full; ask again later", code="store_full", retry_after_s=RETRY_FULL_S
+    )
+
+
 class LingeringResponse(Response):
     """Answers at once and closes only after the client stopped sending, or LINGER_S passed.
 
@@ -120,6 +129,10 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(redis.exceptions.TimeoutError)
     async def without_store(request: Request, error: Exception) -> Response:
         return error_response(store_away())
+
+    @app.exception_handler(redis.exceptions.ResponseError)
+    async def refused_by_store(request: Request, error: Exception) -> Response:
+        return error_response(store_full()) if is_full(error) else await unforeseen(request, error)
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:

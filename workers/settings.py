@@ -27,7 +27,9 @@ class Settings(BaseSettings):
 
     home: Path = Field(default=Path("var"), description="folder of all state")
     redis_url: str | None = Field(
-        default=None, description="Redis or Valkey to use; unset: the embedded Valkey"
+        default=None,
+        pattern=r"^((rediss?|unix)://.*)?$",
+        description="Redis or Valkey to use; unset: the embedded Valkey",
     )
     store_port: int = Field(default=6390, ge=1, le=65535, description="port of the embedded Valkey")
     store_fsync: Literal["everysec", "always"] = Field(

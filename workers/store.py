@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 import msgspec
 from redis import Redis
 from redis.backoff import NoBackoff
+from redis.exceptions import OutOfMemoryError
 from redis.retry import Retry
 
 from workers.settings import Settings
@@ -342,6 +343,11 @@ def claimed(job_id: bytes, execution_id: bytes, request: bytes, attempts: int) -
     except msgspec.MsgspecError:  # written by another version, or by hand: its pool ends it
         asked = None
     return Claimed(job_id.decode(), execution_id.decode(), attempts, asked)
+
+
+def is_full(error: Exception) -> bool:
+    """Whether the store refuses writes, for its memory is full or its disk (MISCONF)."""
+    return isinstance(error, OutOfMemoryError) or str(error).startswith("MISCONF")
 
 
 def text(reply: bytes) -> str:

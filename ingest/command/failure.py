@@ -1,6 +1,6 @@
 """How a command ends: its exit codes, and the exception that carries one with a sentence.
 
-0  done; the request finished        3    the store does not answer
+0  done; the request finished        3    the store does not answer, or refuses
 1  the request failed, or is unknown 4    the result is not there yet
 2  wrong usage or configuration      130  interrupted
 """

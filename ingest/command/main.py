@@ -71,6 +71,8 @@ def run(arguments: Sequence[str]) -> int:
         return FAILED
     except store_errors() as error:
         return complain(f"the store at {store_url()} does not answer: {error}", STORE_AWAY)
+    except refusals_of_store() as error:
+        return complain(f"the store at {store_url()} refuses: {error}", STORE_AWAY)
     except configuration_errors() as error:
         return complain(f"configuration: {configuration_sentence(error)}", USAGE)
 
@@ -109,6 +111,13 @@ def store_errors() -> tuple[type[Exception], ...]:
     from redis.exceptions import ConnectionError, TimeoutError
 
     return ConnectionError, TimeoutError
+
+
+def refusals_of_store() -> type[Exception]:
+    """What a store raises that answers and does nothing: it is full, or wants a password."""
+    from redis.exceptions import ResponseError
+
+    return ResponseError
 
 
 def store_url() -> str:

@@ -171,6 +171,20 @@ def test_without_the_store_requests_get_503_and_the_door_lives(settings, free_po
         assert door.http.get("/metrics").status_code == 200
 
 
+def test_a_full_store_answers_503_and_the_door_takes_requests_again(door, capfd):
+    redis = door.desk.store.redis
+    redis.config_set("maxmemory", 1)
+    try:
+        for path in ("/v1/jobs", "/v1/completions"):
+            response = door.http.post(path, json={"prompt": "x"})
+            assert (response.status_code, error_of(response)["code"]) == (503, "store_full")
+            assert int(response.headers["retry-after"]) > 0
+    finally:
+        redis.config_set("maxmemory", 0)
+    assert "Traceback" not in capfd.readouterr().err
+    assert door.http.post("/v1/jobs", json={"prompt": "x"}).status_code == 202
+
+
 def test_without_the_model_requests_get_503(settings, tmp_path):
     from tests.ingest.conftest import Door
 

@@ -224,6 +224,24 @@ def test_a_wrong_setting_is_2_and_named(lockstep, environment):
     assert err.startswith("lockstep: configuration: port: ")
 
 
+def test_a_url_that_is_no_redis_is_2_and_named(lockstep, environment):
+    environment.setenv("LOCKSTEP_REDIS_URL", "http://127.0.0.1:6379")
+    settings.cache_clear()
+    code, _, err = lockstep("status")
+    assert code == 2
+    assert err.startswith("lockstep: configuration: redis_url: ")
+
+
+def test_a_store_that_refuses_is_3_and_no_traceback(lockstep, store):
+    store.redis.config_set("maxmemory", 1)
+    try:
+        code, _, err = lockstep("enqueue", "Hello")
+    finally:
+        store.redis.config_set("maxmemory", 0)
+    assert code == 3
+    assert err.startswith("lockstep: the store at redis://") and "maxmemory" in err
+
+
 def test_a_reader_that_has_enough_is_no_traceback(environment, node):
     """As in `lockstep stream ID | head -1`."""
     lockstep = [sys.executable, "-m", "ingest.command.main"]
