@@ -80,6 +80,7 @@ def run(node: dict[str, Any], began: float) -> int:
     honcho = subprocess.Popen(
         [sys.executable, "-m", "ingest.command.start", "honcho"],
         cwd=ROOT, env=environment(), preexec_fn=die_with_parent,
+        process_group=0,  # Ctrl-C is for us: honcho breaks on a second signal while it prints
     )  # fmt: skip
     try:
         if wait_until_ready(node, honcho):
@@ -141,8 +142,9 @@ def answers(host: str, port: int) -> bool:
 def ready_lines(node: dict[str, Any], took_s: float) -> str:
     """The ready line and a command to try."""
     url = f"http://{node['host']}:{node['port']}"
-    question = [{"role": "user", "content": "What is the capital of France?"}]
-    body = json.dumps({"model": node["model"], "messages": question})
+    question = [{"role": "user", "content": "What is gravity?"}]
+    fields = {"model": node["model"], "messages": question, "max_tokens": 60, "temperature": 0}
+    body = json.dumps(fields)
     curl = f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'"
     ready = f"Lockstep is ready on {url} after {took_s:.1f} s, serving {node['model']}."
     return f"\n{ready} Ctrl-C stops it.\n{curl} -d {shlex.quote(body)}\n"
@@ -165,16 +167,20 @@ def stop(honcho: subprocess.Popen[bytes]) -> int:
 
 def prepare() -> int:
     """Everything before the first process: prints what the parent must know, or what to do."""
+    from tomllib import TOMLDecodeError
+
     from pydantic import ValidationError
 
     from workers.settings import settings
 
     try:
         config = settings()
+    except TOMLDecodeError as error:
+        print(f"lockstep.toml cannot be read: {error}.", file=sys.stderr)
+        return 1
     except ValidationError as error:
         for wrong in error.errors():
-            name = "LOCKSTEP_" + "_".join(map(str, wrong["loc"])).upper()
-            print(f"{name} is set to {wrong['input']!r}: {wrong['msg']}.", file=sys.stderr)
+            print(wrong_setting(wrong), file=sys.stderr)
         return 1
     try:
         found = list(problems(config))
@@ -187,6 +193,14 @@ def prepare() -> int:
     node = {"host": reachable(config.host), "port": config.port, "model": config.model}
     print(json.dumps(node))
     return 1 if found else 0
+
+
+def wrong_setting(wrong: Any) -> str:
+    """One of pydantic's findings, as a sentence. Only lockstep.toml can hold unknown names."""
+    name = "_".join(map(str, wrong["loc"]))
+    if wrong["type"] == "extra_forbidden":
+        return f"There is no setting {name!r}: lockstep.toml may hold those of README's table."
+    return f"LOCKSTEP_{name.upper()} is set to {wrong['input']!r}: {wrong['msg']}."
 
 
 def reachable(host: str) -> str:

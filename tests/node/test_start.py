@@ -71,6 +71,16 @@ def test_the_curl_line_works_and_the_end_is_clean(start, number):
     wait_for(lambda: is_gone(children), "all gone")
 
 
+def test_ctrl_c_reaches_honcho_once(start):
+    """A terminal sends it to the whole group, and two signals at once broke honcho."""
+    process, children, _ = start()
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, said
+    assert said.count(" received\n") == 1, said
+    wait_for(lambda: is_gone(children), "all gone")
+
+
 def test_a_killed_start_leaves_nothing_behind(start):
     process, children, _ = start()
     assert len(children) > 12
