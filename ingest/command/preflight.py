@@ -5,6 +5,7 @@ the standard library and must be readable by a Python that is too old: 3.6 knows
 `from __future__ import annotations` nor tuple[int, ...], so such types stand in quotes.
 """
 
+import errno
 import os
 import platform
 import shutil
@@ -82,10 +83,11 @@ def disk_problems(folder: Path, need_mib: int) -> "Iterator[str]":
 
 def port_problems(host: str, port: int, setting: str) -> "Iterator[str]":
     """A port that we will listen on."""
+    no_address = f"{host} is no address of this machine: set LOCKSTEP_HOST."
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError:
-        yield f"{host} is no address of this machine: set LOCKSTEP_HOST."
+        yield no_address
         return
     with socket.socket(family, kind, proto) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -93,8 +95,9 @@ def port_problems(host: str, port: int, setting: str) -> "Iterator[str]":
             probe.bind(address)
         except PermissionError:
             yield f"Port {port} may not be used by this user: set {setting} to one above 1023."
-        except OSError:
-            yield f"Port {port} is in use: stop what listens there, or set {setting} to another."
+        except OSError as error:
+            in_use = f"Port {port} is in use: stop what listens there, or set {setting} to another."
+            yield no_address if error.errno == errno.EADDRNOTAVAIL else in_use
 
 
 def problems() -> "Iterator[str]":

@@ -21,10 +21,11 @@ def prepare(tmp_path, free_port):
     kept = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
     environment = kept | ports | {"LOCKSTEP_HOME": str(tmp_path / "home")}
 
-    def run(**more: str) -> tuple[int, str, str]:
+    def run(folder: Path = ROOT, **more: str) -> tuple[int, str, str]:
         done = subprocess.run(
-            [sys.executable, "-m", "ingest.command.start", "prepare"],
-            cwd=ROOT, env=environment | more, capture_output=True, text=True, timeout=120,
+            [sys.executable, "-m", "ingest.command.start", "prepare"], cwd=folder,
+            env=environment | {"PYTHONPATH": str(ROOT)} | more,
+            capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         return done.returncode, done.stdout, done.stderr
 
@@ -43,6 +44,7 @@ def test_a_prepared_home_has_the_model_and_a_secret(prepare, model_home):
     [
         ({"LOCKSTEP_PORT": "eight"}, ("LOCKSTEP_PORT", "'eight'")),
         ({"LOCKSTEP_GPU": "maybe"}, ("LOCKSTEP_GPU", "'maybe'")),
+        ({"LOCKSTEP_HOST": "192.0.2.1"}, ("192.0.2.1", "LOCKSTEP_HOST")),
         ({"LOCKSTEP_MODEL": "nobody"}, ("nobody", "lockstep model add")),
         (
             {"LOCKSTEP_REDIS_URL": "redis://127.0.0.1:1/0"},
@@ -56,6 +58,18 @@ def test_a_wrong_setting_is_one_sentence_that_names_it(prepare, more, words):
     assert code == 1
     assert len(said.splitlines()) == 1, said
     assert all(word in said for word in words), said
+
+
+@pytest.mark.parametrize(
+    "text, word",
+    [("port = 80x", "line 1"), ("prot = 8001", "'prot'"), ('gpu = "maybe"', "LOCKSTEP_GPU")],
+)
+def test_a_wrong_lockstep_toml_is_one_sentence(prepare, tmp_path, text, word):
+    (tmp_path / "lockstep.toml").write_text(text)
+    code, _, said = prepare(tmp_path)
+    assert code == 1
+    assert len(said.splitlines()) == 1, said
+    assert word in said, said
 
 
 @pytest.mark.parametrize("setting", ["LOCKSTEP_PORT", "LOCKSTEP_STORE_PORT"])
