@@ -45,7 +45,7 @@ $(BIN)/python:
 
 # Requirements are read from pyproject.toml, so that they stand in one place.
 $(VENV)/installed: pyproject.toml | $(BIN)/python
-	@echo "installing packages ..."
+	@echo "installing packages; this takes minutes ..."
 	@$(BIN)/python -c "import tomllib; all = tomllib.load(open('pyproject.toml', 'rb')); \
 	  print(*all['build-system']['requires'], *all['project']['dependencies'], sep='\n')" \
 	  > $(VENV)/requirements.txt
@@ -66,7 +66,7 @@ $(BIN)/lockstep: pyproject.toml setup.py $(VENV)/installed
 
 $(VENV)/compiled: $(SOURCES) $(BIN)/lockstep
 	@$(PYTHON) -I ingest/command/preflight.py
-	@echo "compiling ..."
+	@echo "compiling; this takes minutes ..."
 	@$(BIN)/python setup.py --quiet build_ext --inplace > $(VENV)/compile.log 2>&1 \
 	  || { tail -40 $(VENV)/compile.log; exit 1; }
 	@touch $@
