@@ -25,7 +25,7 @@ from kernels.ops import F32, U8, Matrix
 from workers.model.config import BadModel, ModelConfig
 
 MAGIC: Final = b"LOCKPACK"
-PACK_VERSION: Final = 1
+PACK_VERSION: Final = 2
 HEADER: Final = struct.Struct("<8sHHIQI16s16xI")  # the table of PACK.md
 ALIGNMENT: Final = 4096
 CHECKED_ROWS: Final = 64 * TILE_ROWS  # rows of a matrix that check() reads at once
