@@ -104,6 +104,9 @@ class Weights:
                 f"the weights are damaged: digest {digest.hexdigest()}, not {self.digest}"
             )
 
+    def entries(self) -> list[Entry]:
+        return list(self._entries.values())
+
     def has(self, name: str) -> bool:
         return name in self._entries
 

@@ -167,6 +167,8 @@ def _value_types(value: Any) -> tuple[GGUFValueType, GGUFValueType | None]:
     """How GGUF writes it, and the elements of a list."""
     if isinstance(value, list):
         return GGUFValueType.ARRAY, GGUFValueType.get_type(value[0])
+    if isinstance(value, int) and not isinstance(value, bool):
+        return GGUFValueType.UINT32, None  # llama.cpp refuses a size that is signed
     return GGUFValueType.get_type(value), None
 
 
@@ -183,6 +185,7 @@ def _tokenizer(like: Like) -> dict[str, Any]:
         "tokenizer.ggml.pre": like.pre,
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": [1] * (256 + num_words) + [3] * len(CONTROL),
+        "tokenizer.ggml.merges": ["Ġ w"],  # llama.cpp wants some; this one leads to no token
         "tokenizer.ggml.eos_token_id": like.vocab_size - 1,
         "tokenizer.ggml.padding_token_id": like.vocab_size - len(CONTROL),
         "tokenizer.ggml.add_bos_token": False,

@@ -11,6 +11,7 @@ from rich.table import Table
 from typer import Option
 
 from ingest.command.bench import cpu as bench_cpu
+from ingest.command.bench import models as bench_models
 from ingest.command.bench import serve as bench_serve
 from ingest.command.failure import USAGE, Failure
 from workers.settings import settings
@@ -21,13 +22,18 @@ AsJson = Annotated[bool, Option("--json", help="Print one JSON object with `rows
 
 @app.command()
 def cpu(
-    model: Annotated[str | None, Option(help="Absent: LOCKSTEP_MODEL.")] = None,
-    threads: Annotated[int, Option(min=0, help="0: LOCKSTEP_THREADS, or one per core.")] = 0,
-    sessions: Annotated[str, Option(help="Numbers of sessions, comma-separated.")] = "1,2,4,8,16",
-    prompt_tokens: Annotated[int, Option(min=1, help="Of each prefilled prompt.")] = 256,
-    context_tokens: Annotated[int, Option(min=1, help="Before the decoded tokens.")] = 64,
-    steps: Annotated[int, Option(min=1, help="Decode steps.")] = 32,
-    rounds: Annotated[int, Option(min=1, help="How often each case is measured.")] = 3,
+    model: Annotated[
+        str, Option(help="Comma-separated: these, or names of this node's models.")
+    ] = ",".join(bench_models.DEFAULT),
+    case: Annotated[str, Option(help="Comma-separated.")] = ",".join(bench_cpu.PHASES),
+    sessions: Annotated[str, Option(help="Of decode, comma-separated.")] = "1,2,4,8,10,16,32",
+    context: Annotated[
+        str, Option(help="Tokens before the decoded ones. Absent: 128, and longer ones by model.")
+    ] = "",
+    threads: Annotated[str, Option(help="Comma-separated.")] = "1,2",
+    prompt_tokens: Annotated[int, Option(min=1, help="Of each prefilled prompt.")] = 512,
+    steps: Annotated[int, Option(min=1, help="Decode steps of a round.")] = 8,
+    rounds: Annotated[int, Option(min=1, help="How often each case is measured.")] = 5,
     peer: Annotated[
         bool | None, Option("--peer/--no-peer", help="llama.cpp beside us; absent: if installed.")
     ] = None,
@@ -37,30 +43,38 @@ def cpu(
     with_peer = bench_cpu.has_peer() if peer is None else peer
     if with_peer and not bench_cpu.has_peer():
         raise Failure("--peer: llama-cpp-python is not installed: make bench-peers", USAGE)
-    folder = model_folder(model or settings().model)
+    phases = [part.strip() for part in case.split(",")]
+    if set(phases) - set(bench_cpu.PHASES):
+        raise Failure(f"--case: must be of {', '.join(bench_cpu.PHASES)}, got {case!r}", USAGE)
     plan = bench_cpu.Plan(
-        folder=folder,
-        gguf=folder / "model.gguf",
-        threads=threads or settings().num_threads,
-        sessions=numbers(sessions),
+        threads=numbers("--threads", threads),
+        phases=phases,
+        sessions=numbers("--sessions", sessions),
+        contexts=numbers("--context", context) if context else [],
         prompt_tokens=prompt_tokens,
-        context_tokens=context_tokens,
         steps=steps,
         rounds=rounds,
     )
-    if with_peer and not plan.gguf.exists():
-        raise Failure(f"{plan.gguf} is not there, and the peer reads it: --no-peer", USAGE)
     with bar() as shown:
         task = shown.add_task("loading", total=None)
+
+        def tell(what: str, done: int, total: int) -> None:
+            shown.update(task, description=what, completed=done, total=None)
+
         found = bench_cpu.measure(
-            plan,
-            with_peer,
-            lambda what, done, total: shown.update(
-                task, description=what, completed=done, total=total
-            ),
+            plan, [measured(name, tell) for name in model.split(",")], with_peer, tell
         )
-    found["model"] = folder.name
     print(json.dumps(found)) if as_json else show_cpu(found)
+
+
+def measured(name: str, progress: bench_cpu.Progress) -> bench_models.Measured:
+    """Raises Failure."""
+    from workers.model.config import BadModel
+
+    try:
+        return bench_models.measured(name.strip(), settings().home, progress)
+    except BadModel as error:
+        raise Failure(str(error)) from None
 
 
 @app.command()
@@ -94,11 +108,11 @@ def model_folder(name: str) -> Path:
         raise Failure(str(error)) from None
 
 
-def numbers(text: str) -> list[int]:
+def numbers(option: str, text: str) -> list[int]:
     """Positive numbers out of "1,2,4". Raises Failure."""
     parts = text.split(",")
     if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
-        raise Failure(f"--sessions: must be numbers like 1,2,4, got {text!r}", USAGE)
+        raise Failure(f"{option}: must be numbers like 1,2,4, got {text!r}", USAGE)
     return sorted({int(part) for part in parts})
 
 
@@ -109,15 +123,19 @@ def bar() -> Progress:
 
 
 def show_cpu(found: dict[str, Any]) -> None:
-    peer = found["peer"]
-    title = f"{found['model']}, {found['threads']} threads, tokens/s (medians)"
+    peer, limits = found["peer"], found["limits"]
     names = ["ours", f"{peer['name']} {peer['version']}", "ratio"] if peer else ["ours"]
-    table = Table("phase", "sessions", *names, title=title, title_justify="left")
+    keys = ("ours", "peer", "ratio") if peer else ("ours",)
+    heads = ("case", "model", "threads", "sessions", "context")
+    table = Table(*heads, *names, "GMAC/s core", "GB/s", title="tokens/s (medians)")
     for row in found["rows"]:
-        values = [row[name] for name in ("ours", "peer", "ratio") if name in row]
-        table.add_row(row["case"], str(row["sessions"]), *(f"{v:.2f}" for v in values))
+        values = (row.get(name) for name in (*keys, "gmacs_per_core", "gb_per_s"))
+        shown = ("" if value is None else f"{value:.2f}" for value in values)
+        table.add_row(*(str(row[name]) for name in heads), *shown)
     console = Console()
     console.print(table)
+    read, rate = limits["read_gb_per_s"], limits["maddubs_gmacs_per_core"]
+    console.print(f"limits: read {read} GB/s with 2 threads, maddubs + paddw {rate} GMAC/s a core")
     console.print(found["processor"], "·", peer.get("note", "") if peer else "")
     if found["busy"] > 0.5:
         busy = f"{found['busy']:.1f}"

@@ -2,11 +2,12 @@
 
 A side is a process that loads its model once, reads one case a line from stdin and answers each
 with one line, the seconds it took. Between its turns it sleeps, so that the other has the machine.
+A decode case that is asked for again goes on where it was, a few tokens further into its context.
 """
 
 import sys
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -17,20 +18,20 @@ FIRST_ID, NUM_IDS = 1000, 40_000  # ordinary tokens of the default model's vocab
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement.
 
-    prefill  sessions prompts of prompt_tokens each: until each has its first token
-    decode   steps steps of one token for each session, behind prompts that are not timed
+    prefill  one prompt of `context` tokens, until it has its first token
+    decode   `steps` steps of one token for each session, behind `context` tokens not timed
+    in_c     the same; the answer is the share of the time that is spent in the extension
     """
 
-    phase: Literal["prefill", "decode"]
+    phase: Literal["prefill", "decode", "in_c"]
     sessions: int
-    prompt_tokens: int
+    context: int
     steps: int = 1
 
     @property
     def num_tokens(self) -> int:
         """Tokens that the measured time was spent on."""
-        each = self.prompt_tokens if self.phase == "prefill" else self.steps
-        return self.sessions * each
+        return self.context if self.phase == "prefill" else self.sessions * self.steps
 
 
 def prompt(session: int, num_tokens: int, vocab_size: int) -> list[int]:
@@ -44,7 +45,7 @@ def prompt(session: int, num_tokens: int, vocab_size: int) -> list[int]:
     return ids
 
 
-def serve(measure: Callable[[Case], float], about: dict[str, str]) -> None:
+def serve(measure: Callable[[Case], float], about: dict[str, Any]) -> None:
     """The loop of a side: says what it is, then answers cases until its stdin ends."""
     print(msgspec.json.encode(about).decode(), flush=True)
     for line in sys.stdin:

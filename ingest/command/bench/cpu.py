@@ -1,8 +1,9 @@
 """`lockstep bench cpu`: tokens/s of prefill and decode, ours and the peer's, in turns.
 
-    round 1: case 1 ours, case 1 peer, case 2 ours, case 2 peer, ...     round 2: the same again
+    for each model, number of threads and case:   ours, peer, ours, peer, ...       medians
 
-Both sides have the same GGUF file, threads, step size and prompts; medians over the rounds.
+Both sides have the same GGUF file, threads, step size and prompts. Beside them stands what the
+machine can do at most (limits.py), measured in the same run.
 """
 
 import os
@@ -17,62 +18,67 @@ from typing import Any, Final
 
 import msgspec
 
-from ingest.command.bench.cases import Case
+from ingest.command.bench.cases import STEP_TOKENS, Case
+from ingest.command.bench.limits import measure_limits
+from ingest.command.bench.models import Measured
 from ingest.command.failure import Failure
 
-WARM_UP: Final = Case(phase="decode", sessions=1, prompt_tokens=16, steps=4)
+WARM_UP: Final = Case(phase="decode", sessions=1, context=16, steps=4)
+SHORT: Final = 128  # tokens in each session before the decoded ones
+LONG: Final = {"135M-default": (8000,), "1.5B": (4096, 8192)}  # further contexts, by model
+MANY_SESSIONS: Final = 4096  # with longer contexts than this, one session only
 Progress = Callable[[str, int, int], None]
+PHASES: Final = ("prefill", "decode", "in_c")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """What is measured of each model.
 
-    folder  of the model; gguf: the file it was made from
-    rounds  how often each case is measured on each side
+    contexts  of the decode cases; empty: those that each model has in LONG, and SHORT
+    rounds    how often each case is measured on each side
     """
 
-    folder: Path
-    gguf: Path
-    threads: int
+    threads: Sequence[int]
+    phases: Sequence[str]
     sessions: Sequence[int]
+    contexts: Sequence[int]
     prompt_tokens: int
-    context_tokens: int
     steps: int
     rounds: int
 
-    def cases(self) -> list[Case]:
-        """Prefill and decode for each number of sessions."""
+    def cases(self, model: str) -> list[Case]:
+        """Prefill, decode by context and sessions, and the share of a decode step in C."""
         found = []
-        for sessions in self.sessions:
-            prefill = Case(phase="prefill", sessions=sessions, prompt_tokens=self.prompt_tokens)
-            context, steps = self.context_tokens, self.steps
-            found += [
-                prefill,
-                Case(phase="decode", sessions=sessions, prompt_tokens=context, steps=steps),
-            ]
+        if "prefill" in self.phases:
+            found.append(Case(phase="prefill", sessions=1, context=self.prompt_tokens))
+        for context in self.contexts or (SHORT, *LONG.get(model, ())):
+            for sessions in self.sessions if "decode" in self.phases else ():
+                if sessions == 1 or context <= MANY_SESSIONS:
+                    found.append(
+                        Case(phase="decode", sessions=sessions, context=context, steps=self.steps)
+                    )
+        if "in_c" in self.phases:
+            found.append(Case(phase="in_c", sessions=1, context=SHORT, steps=4 * self.steps))
         return found
-
-    @property
-    def max_tokens(self) -> int:
-        """Of one session; beyond its steps a session decodes while the others prefill."""
-        slack = 2 * (2 + max(self.sessions))
-        return max(self.prompt_tokens, self.context_tokens + self.steps) + slack
 
 
 class Side:
     """A process that measures cases, one at a time."""
 
-    def __init__(self, module: str, model: Path, plan: Plan, *more: str) -> None:
-        sizes = (plan.threads, max(plan.sessions), plan.max_tokens)
+    def __init__(
+        self, module: str, model: Path, threads: int, cases: Sequence[Case], rounds: int, *more: str
+    ) -> None:
+        sessions = max(case.sessions for case in cases)
+        tokens = max(case.context + (rounds + 1) * case.steps + 2 for case in cases)
         command = [sys.executable, "-m", f"ingest.command.bench.{module}", str(model)]
         self.process = subprocess.Popen(
-            [*command, *map(str, sizes), *more],
+            [*command, *map(str, (threads, sessions, tokens)), *more],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.about: dict[str, str] = msgspec.json.decode(self._line())
+        self.about: dict[str, Any] = msgspec.json.decode(self._line())
 
     def seconds(self, case: Case) -> float:
         """Measures one case. Raises Failure when the process has died."""
@@ -100,34 +106,66 @@ def has_peer() -> bool:
     return find_spec("llama_cpp") is not None
 
 
-def start_peer(plan: Plan) -> Side:
+def start_peer(gguf: Path, threads: int, cases: Sequence[Case], rounds: int) -> Side:
     """llama.cpp, with its repacked weights where they do not crash it."""
-    side = Side("peer", plan.gguf, plan)
+    side = Side("peer", gguf, threads, cases, rounds)
     try:
         side.seconds(WARM_UP)
         return side
     except Failure:
         side.stop()
-    return Side("peer", plan.gguf, plan, "plain")
+    return Side("peer", gguf, threads, cases, rounds, "plain")
 
 
-def measure(plan: Plan, with_peer: bool, progress: Progress) -> dict[str, Any]:
+def measure(
+    plan: Plan, models: Sequence[Measured], with_peer: bool, progress: Progress
+) -> dict[str, Any]:
     """The whole bench as one object with `rows`; busy: load average before it. Raises Failure."""
     busy = os.getloadavg()[0]
-    sides = [Side("ours", plan.folder, plan)]
-    try:
-        if with_peer:
-            sides.append(start_peer(plan))
-        for side in sides:
-            side.seconds(WARM_UP)
-        speeds = run_rounds(plan, sides, progress)
-        peer = sides[1].about if with_peer else None
-    finally:
-        for side in sides:
-            side.stop()
-    rows = [row(case, *found) for case, found in zip(plan.cases(), speeds, strict=True)]
-    about = {"threads": plan.threads, "processor": processor(), "busy": round(busy, 2)}
+    progress("limits", 0, 1)
+    limits, rows, peer = measure_limits(), [], None
+    for model in models:
+        for threads in plan.threads:
+            found, peer = measure_model(plan, model, threads, with_peer, progress)
+            rows += found
+    about = {"processor": processor(), "busy": round(busy, 2), "limits": limits}
     return {"bench": "cpu", **about, "peer": peer, "rows": rows}
+
+
+def measure_model(
+    plan: Plan, model: Measured, threads: int, with_peer: bool, progress: Progress
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """Rows of one model and number of threads, and what the peer says of itself."""
+    cases, rounds = plan.cases(model.name), plan.rounds
+    # by context, the longest last and its arena fitted to it: groups share a pair of processes
+    rows: list[dict[str, Any]] = []
+    about = None
+    for group in groups(cases):
+        sides = [Side("ours", model.folder, threads, group, rounds)]
+        try:
+            if with_peer:
+                sides.append(start_peer(model.gguf, threads, group, rounds))
+                about = sides[1].about
+            for side in sides:
+                side.seconds(WARM_UP)
+            for case in group:
+                progress(f"{model.name} {threads} {case.phase} {case.sessions}", 0, 1)
+                asked = sides[:1] if case.phase == "in_c" else sides
+                times = [[side.seconds(case) for side in asked] for _ in range(rounds)]
+                columns = list(zip(*times, strict=True))
+                rows.append(row(model.name, threads, case, sides[0].about, *columns))
+        finally:
+            for side in sides:
+                side.stop()
+    return rows, about
+
+
+def groups(cases: Sequence[Case]) -> list[list[Case]]:
+    """Cases that one pair of processes measures: short contexts, then each longer one."""
+    short = [case for case in cases if case.context <= STEP_TOKENS]
+    longer = sorted({case.context for case in cases} - {case.context for case in short})
+    found = [short, *([c for c in cases if c.context == context] for context in longer)]
+    return [group for group in found if group]
 
 
 def processor() -> str:
@@ -137,34 +175,46 @@ def processor() -> str:
     return names[0] if names else "unknown"
 
 
-def run_rounds(plan: Plan, sides: list[Side], progress: Progress) -> list[list[list[float]]]:
-    """Tokens/s by case, side and round."""
-    cases = plan.cases()
-    speeds: list[list[list[float]]] = [[[] for _ in sides] for _ in cases]
-    done, total = 0, plan.rounds * len(cases) * len(sides)
-    for _ in range(plan.rounds):
-        for case, found in zip(cases, speeds, strict=True):
-            for side, mine in zip(sides, found, strict=True):
-                progress(f"{case.phase} {case.sessions} {side.about['name']}", done, total)
-                mine.append(case.num_tokens / side.seconds(case))
-                done += 1
-    progress("", done, total)
-    return speeds
-
-
-def row(case: Case, ours: list[float], peer: list[float] | None = None) -> dict[str, Any]:
-    """One case: medians in tokens/s, and every round's value."""
+def row(
+    model: str,
+    threads: int,
+    case: Case,
+    work: dict[str, Any],
+    ours: Sequence[float],
+    peer: Sequence[float] | None = None,
+) -> dict[str, Any]:
+    """One case: medians in tokens/s (in_c: a share), and every round's value."""
     told: dict[str, Any] = {
         "case": case.phase,
+        "model": model,
+        "threads": threads,
         "sessions": case.sessions,
-        "prompt_tokens": case.prompt_tokens,
-        "steps": case.steps,
-        "unit": "tokens/s",
-        "ours": round(median(ours), 2),
-        "ours_runs": [round(value, 2) for value in ours],
+        "context": case.context,
     }
+    if case.phase == "in_c":
+        return told | {"unit": "share", "ours": round(median(ours), 3), "ours_runs": list(ours)}
+    speeds = [case.num_tokens / seconds for seconds in ours]
+    told |= {"unit": "tokens/s", "ours": round(median(speeds), 2)}
     if peer is not None:
-        told["peer"] = round(median(peer), 2)
-        told["ratio"] = round(median(ours) / median(peer), 3)
-        told["peer_runs"] = [round(value, 2) for value in peer]
-    return told
+        others = [case.num_tokens / seconds for seconds in peer]
+        told |= {"peer": round(median(others), 2)}
+        told |= {"ratio": round(median(speeds) / median(others), 3)}
+        told |= {"peer_runs": [round(value, 2) for value in others]}
+    told |= {"ours_runs": [round(value, 2) for value in speeds]}
+    return told | rates(case, work, median(ours), threads)
+
+
+def rates(case: Case, work: dict[str, Any], seconds: float, threads: int) -> dict[str, float]:
+    """Multiply-adds of the matrices, and bytes of weights and KV that must be read, a second."""
+    if case.phase == "prefill":
+        steps = -(-case.context // STEP_TOKENS)
+        macs = work["layer_macs"] * case.context + work["head_macs"]
+        read = work["weight_bytes"] * steps
+    else:
+        macs = (work["layer_macs"] + work["head_macs"]) * case.num_tokens
+        read = work["weight_bytes"] * case.steps
+        read += work["kv_bytes"] * case.context * case.num_tokens
+    return {
+        "gmacs_per_core": round(macs / seconds / threads / 1e9, 1),
+        "gb_per_s": round(read / seconds / 1e9, 2),
+    }

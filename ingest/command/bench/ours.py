@@ -5,15 +5,21 @@ python -m ingest.command.bench.ours MODEL_FOLDER THREADS MAX_SESSIONS MAX_SESSIO
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ingest.command.bench.cases import STEP_TOKENS, Case, prompt, serve
+from kernels.cpu import _cpu
 from kernels.cpu.host import CpuOps
 from workers.engine.engine import Engine
 from workers.engine.limits import EngineLimits, blocks_for
 from workers.model.build import load_model
+from workers.model.pack import Weights
 from workers.text.text_model import TextModel
 from workers.wire import Request, SamplingParams, TokenEvent
+
+ROOM = 1 << 20  # more output tokens than any case has
 
 
 class Side:
@@ -22,48 +28,113 @@ class Side:
     def __init__(self, engine: Engine, text: TextModel) -> None:
         self.engine = engine
         self.text = text
+        self.decoding: tuple[int, int] | None = None  # sessions and context of what is running
+        self.running: list[str] = []
+        engine._kv.blocks.fill(0.5)  # pages of its own, as computed KV has
 
     def measure(self, case: Case) -> float:
-        """Seconds of the case."""
-        ids = [f"{case.phase}-{session}" for session in range(case.sessions)]
-        # prefill ends with each first token; decode must outlast the last session's prefill
-        slack = 2 + case.sessions * (1 + case.prompt_tokens // STEP_TOKENS)
-        max_tokens = 1 if case.phase == "prefill" else case.steps + slack
-        for session, request_id in enumerate(ids):
-            self.add(
-                request_id, prompt(session, case.prompt_tokens, self.text.vocab_size), max_tokens
-            )
-        begin = time.perf_counter()
-        waiting = set(ids)
-        while waiting:
-            waiting -= {o.request_id for o in self.engine.step() if isinstance(o.event, TokenEvent)}
-        if case.phase == "decode":
+        """Seconds of the case; of in_c the share of its time."""
+        if case.phase == "prefill":
+            self.drop()
+            self.add(0, case.context, max_tokens=1)
             begin = time.perf_counter()
-            for _ in range(case.steps):
-                outputs = self.engine.step()
-                assert len(outputs) == case.sessions, outputs
-        seconds = time.perf_counter() - begin
-        for request_id in ids:
-            self.engine.drop(request_id)
-        return seconds
+            while not any(isinstance(o.event, TokenEvent) for o in self.engine.step()):
+                pass
+            seconds = time.perf_counter() - begin
+            self.drop()
+            return seconds
+        if self.decoding != (case.sessions, case.context):
+            self.prepare(case)
+        if case.phase == "in_c":
+            return share_in_c(lambda: self.decode(case))
+        return self.decode(case)
 
-    def add(self, request_id: str, token_ids: list[int], max_tokens: int) -> None:
+    def prepare(self, case: Case) -> None:
+        """Sessions whose context is there: its KV is of any values, the time does not depend on it.
+
+        The step that gives each its first token is not timed.
+        """
+        self.drop()
+        for session in range(case.sessions):
+            self.add(session, case.context + 1, max_tokens=ROOM)
+            self.engine._sequences[self.running[-1]].num_cached = case.context
+        self.engine.step()
+        self.decoding = (case.sessions, case.context)
+
+    def decode(self, case: Case) -> float:
+        begin = time.perf_counter()
+        for _ in range(case.steps):
+            outputs = self.engine.step()
+            assert len(outputs) == case.sessions, outputs
+        return time.perf_counter() - begin
+
+    def add(self, session: int, num_tokens: int, *, max_tokens: int) -> None:
+        token_ids = tuple(prompt(session, num_tokens, self.text.vocab_size))
         params = SamplingParams(max_tokens=max_tokens, temperature=0.0)
+        request_id = f"session-{session}"
         self.engine.add(
             Request(
                 id=request_id,
                 model=self.text.name,
-                token_ids=tuple(token_ids),
+                token_ids=token_ids,
                 arrival_ms=0,
                 params=params,
             )
         )
+        self.running.append(request_id)
+
+    def drop(self) -> None:
+        for request_id in self.running:
+            self.engine.drop(request_id)
+        self.running, self.decoding = [], None
+
+
+def share_in_c(decode: Callable[[], float]) -> float:
+    """The share of a decode's time that passes inside calls of the extension."""
+    inside = [0.0]
+
+    def timed(call: Callable[..., None]) -> Callable[..., None]:
+        def wrapped(*arguments: Any) -> None:
+            begin = time.perf_counter()
+            call(*arguments)
+            inside[0] += time.perf_counter() - begin
+
+        return wrapped
+
+    ops = {n: f for n, f in vars(_cpu).items() if callable(f) and not n.startswith("_")}
+    for name, call in ops.items():
+        setattr(_cpu, name, timed(call))
+    seconds = decode()
+    for name, call in ops.items():
+        setattr(_cpu, name, call)
+    return inside[0] / seconds
+
+
+def work_of(weights: Weights) -> dict[str, int]:
+    """Multiply-adds and bytes of the matrices that a step multiplies with, and bytes of KV."""
+    entries = [e for e in weights.entries() if len(e.shape) == 2]
+    config = weights.config
+    names = {entry.name for entry in entries}
+    is_head = {
+        entry.name: entry.name == "output.weight"
+        or (entry.name == "token_embd.weight" and "output.weight" not in names)
+        for entry in entries
+    }
+    layers = [e for e in entries if e.name.startswith("blk.")]
+    heads = [e for e in entries if is_head[e.name]]
+    return {
+        "layer_macs": sum(e.shape[0] * e.shape[1] for e in layers),
+        "head_macs": sum(e.shape[0] * e.shape[1] for e in heads),
+        "weight_bytes": sum(e.num_bytes for e in layers + heads),
+        "kv_bytes": config.num_kv_layers * config.num_kv_heads * config.head_dim * 4,
+    }
 
 
 def main(folder: str, threads: str, max_sessions: str, max_tokens: str) -> None:
     """Loads the model and answers cases."""
     sessions, ops, text = int(max_sessions), CpuOps(int(threads)), TextModel.load(Path(folder))
     text.end_ids = frozenset()  # a sequence that ended early would not be measured
+    text.context_length = int(max_tokens)
     limits = EngineLimits(
         max_batch=sessions,
         max_step_tokens=STEP_TOKENS + sessions,
@@ -75,7 +146,12 @@ def main(folder: str, threads: str, max_sessions: str, max_tokens: str) -> None:
         Path(folder), ops, max_step_tokens=limits.max_step_tokens, max_logit_rows=sessions
     )
     engine = Engine(model, text, ops, limits, after_layer=lambda: None, now_ms=lambda: 0)
-    serve(Side(engine, text).measure, {"name": "lockstep"})
+    about = {
+        "name": "lockstep",
+        "isa": ops.isa,
+        **work_of(Weights.open(Path(folder) / "weights.pack")),
+    }
+    serve(Side(engine, text).measure, about)
 
 
 if __name__ == "__main__":

@@ -42,33 +42,52 @@ class Side:
         self.vocab_size = lib.llama_vocab_n_tokens(self.vocab)
         self.sampler: Any = lib.llama_sampler_init_greedy()
         self.batch: Any = lib.llama_batch_init(STEP_TOKENS, 0, 1)
+        self.decoding: tuple[int, int] | None = None
+        self.last: list[int] = []
+        self.first = self.position = 0
         self.piece = ctypes.create_string_buffer(256)
 
     def measure(self, case: Case) -> float:
         """Seconds of the case."""
-        lib.llama_memory_clear(lib.llama_get_memory(self.context), False)
-        prompts = [prompt(s, case.prompt_tokens, self.vocab_size) for s in range(case.sessions)]
-        begin = time.perf_counter()
-        last = self.prefill(prompts)
-        if case.phase == "decode":
+        if case.phase == "prefill":
+            self.forget()
             begin = time.perf_counter()
-            for step in range(case.steps):
-                position = case.prompt_tokens + step
-                rows = [(token, position, s, True) for s, token in enumerate(last)]
-                last = self.decode(rows)
+            self.prefill(prompt(0, case.context, self.vocab_size))
+            return time.perf_counter() - begin
+        if self.decoding != (case.sessions, case.context):
+            self.prepare(case)
+        begin = time.perf_counter()
+        for _ in range(case.steps):
+            rows = [(token, self.position, s, True) for s, token in enumerate(self.last)]
+            self.last = self.decode(rows)
+            self.position += 1
         return time.perf_counter() - begin
 
-    def prefill(self, prompts: list[list[int]]) -> list[int]:
-        """The first token of each prompt; prompts one after another, cut into equal steps."""
-        rows = [
-            (token, position, session, position == len(ids) - 1)
-            for session, ids in enumerate(prompts)
-            for position, token in enumerate(ids)
-        ]
+    def forget(self) -> None:
+        lib.llama_memory_clear(lib.llama_get_memory(self.context), False)
+        self.decoding = None
+
+    def prepare(self, case: Case) -> None:
+        """One session is prefilled, the others get copies of its KV. Not timed."""
+        memory = lib.llama_get_memory(self.context)
+        if self.decoding is not None and self.decoding[1] == case.context:
+            lib.llama_memory_seq_rm(memory, 0, case.context, -1)  # what it has decoded
+        else:
+            self.forget()
+            self.first = self.prefill(prompt(0, case.context, self.vocab_size))
+        for session in range(1, case.sessions):
+            lib.llama_memory_seq_rm(memory, session, -1, -1)
+            lib.llama_memory_seq_cp(memory, 0, session, -1, -1)
+        self.last, self.position = [self.first] * case.sessions, case.context
+        self.decoding = (case.sessions, case.context)
+
+    def prefill(self, ids: list[int]) -> int:
+        """The first token of one prompt, cut into equal steps."""
+        rows = [(token, i, 0, i == len(ids) - 1) for i, token in enumerate(ids)]
         firsts: list[int] = []
         for begin in range(0, len(rows), STEP_TOKENS):
             firsts += self.decode(rows[begin : begin + STEP_TOKENS])
-        return firsts
+        return firsts[0]
 
     def decode(self, rows: Iterable[tuple[int, int, int, bool]]) -> list[int]:
         """One llama_decode of (token, position, session, wants logits); the tokens drawn."""

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ingest.command.bench.cases import Case, prompt
-from ingest.command.bench.cpu import Plan, row
+from ingest.command.bench.cpu import Plan, groups, rates, row
 from ingest.command.main import run
 from workers.settings import settings
 
@@ -32,37 +32,59 @@ def test_sessions_have_prompts_of_their_own():
 
 
 def test_a_case_counts_the_tokens_that_its_time_was_spent_on():
-    assert Case(phase="prefill", sessions=4, prompt_tokens=100).num_tokens == 400
-    assert Case(phase="decode", sessions=4, prompt_tokens=100, steps=8).num_tokens == 32
+    assert Case(phase="prefill", sessions=1, context=100).num_tokens == 100
+    assert Case(phase="decode", sessions=4, context=100, steps=8).num_tokens == 32
 
 
 def test_a_row_is_medians_and_their_ratio():
-    case = Case(phase="decode", sessions=2, prompt_tokens=64, steps=8)
-    found = row(case, [10.0, 30.0, 20.0], [5.0, 8.0, 80.0])
-    assert (found["ours"], found["peer"], found["ratio"]) == (20.0, 8.0, 2.5)
-    assert (found["ours_runs"], found["peer_runs"]) == ([10.0, 30.0, 20.0], [5.0, 8.0, 80.0])
-    assert "peer" not in row(case, [10.0])
+    case = Case(phase="decode", sessions=2, context=64, steps=8)
+    work = {"layer_macs": 900, "head_macs": 100, "weight_bytes": 4000, "kv_bytes": 2}
+    found = row("135M", 2, case, work, [1.0, 2.0, 0.5], [4.0, 2.0, 8.0])
+    assert (found["ours"], found["peer"], found["ratio"]) == (16.0, 4.0, 4.0)
+    assert (found["ours_runs"], found["peer_runs"]) == ([16.0, 8.0, 32.0], [4.0, 8.0, 2.0])
+    assert "peer" not in row("135M", 2, case, work, [1.0])
 
 
-def test_a_plan_leaves_room_for_the_tokens_of_early_sessions(tmp_path):
-    plan = Plan(tmp_path, tmp_path, 1, [1, 16], 256, 64, 32, 1)
-    assert [case.sessions for case in plan.cases()] == [1, 1, 16, 16]
-    assert plan.max_tokens >= 256 + 16
+def test_rates_count_multiply_adds_and_bytes():
+    work = {
+        "layer_macs": 9 * 10**9,
+        "head_macs": 10**9,
+        "weight_bytes": 10**9,
+        "kv_bytes": 10**6,
+    }
+    decode = Case(phase="decode", sessions=10, context=100, steps=2)
+    assert rates(decode, work, 4.0, 2) == {"gmacs_per_core": 25.0, "gb_per_s": 1.0}
+    prefill = Case(phase="prefill", sessions=1, context=1000)
+    assert rates(prefill, work, 10.0, 1) == {"gmacs_per_core": 901.0, "gb_per_s": 0.2}
+
+
+def test_a_plan_has_each_case_once_and_long_contexts_in_processes_of_their_own():
+    plan = Plan([1], ["prefill", "decode", "in_c"], [1, 10], [], 512, 8, 5)
+    cases = plan.cases("1.5B")
+    assert len(set(cases)) == len(cases)
+    assert [(c.context, c.sessions) for c in cases if c.phase == "decode"] == [
+        (128, 1), (128, 10), (4096, 1), (4096, 10), (8192, 1),
+    ]  # fmt: skip
+    assert [{c.context for c in group} for group in groups(cases)] == [{512, 128}, {4096}, {8192}]
 
 
 def test_bench_cpu_prints_a_row_for_each_case(lockstep):
-    size = ["--sessions", "1,3", "--rounds", "2", "--prompt-tokens", "8", "--steps", "2"]
-    code, out, _ = lockstep("bench", "cpu", "--json", "--no-peer", "--threads", "1", *size)
+    size = ["--sessions", "1,3", "--context", "8", "--prompt-tokens", "8", "--steps", "2"]
+    size += ["--model", "135M-default", "--threads", "1", "--rounds", "2", "--no-peer"]
+    code, out, _ = lockstep("bench", "cpu", "--json", *size)
     found = json.loads(out)
     assert code == 0
-    assert [(r["case"], r["sessions"]) for r in found["rows"]] == [
-        ("prefill", 1),
-        ("decode", 1),
-        ("prefill", 3),
-        ("decode", 3),
+    assert [(r["case"], r["sessions"], r["context"]) for r in found["rows"]] == [
+        ("prefill", 1, 8),
+        ("decode", 1, 8),
+        ("decode", 3, 8),
+        ("in_c", 1, 128),
     ]
     assert all(len(r["ours_runs"]) == 2 and r["ours"] > 0 for r in found["rows"])
-    assert (found["model"], found["threads"], found["peer"]) == ("smollm2-135m", 1, None)
+    assert {(r["model"], r["threads"]) for r in found["rows"]} == {("135M-default", 1)}
+    assert found["peer"] is None
+    assert found["limits"].keys() == {"read_gb_per_s", "maddubs_gmacs_per_core"}
+    assert 0 < found["rows"][-1]["ours"] < 1
 
 
 def test_bench_serve_prints_latencies_and_costs(lockstep):
@@ -83,6 +105,7 @@ def test_bench_serve_prints_latencies_and_costs(lockstep):
         ["cpu", "--sessions", "0"],
         ["cpu", "--sessions", "1,x"],
         ["cpu", "--rounds", "0"],
+        ["cpu", "--case", "speed"],
         ["serve", "--tokens", "1"],
         ["gpt"],
     ],

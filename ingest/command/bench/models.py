@@ -1,0 +1,52 @@
+"""The models that `lockstep bench cpu` measures, made where they are not there yet.
+
+    135M-default  the model that is served by default, as it is shipped
+    135M, 1.5B    random weights of SmolLM2-135M's and Qwen2.5-1.5B's shapes, all Q4_0
+
+Any other name is a model of this node.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+SHIPPED: Final = {"135M-default": "smollm2-135m"}
+MADE: Final = {"135M": "smollm2-135m", "1.5B": "qwen2.5-1.5b"}  # what each is like
+DEFAULT: Final = (*SHIPPED, *MADE)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A model by the name in the table; folder of the packed one, and the GGUF it was made from."""
+
+    name: str
+    folder: Path
+    gguf: Path
+
+
+def measured(name: str, home: Path, progress: Callable[[str, int, int], None]) -> Measured:
+    """Raises BadModel."""
+    from workers.model import catalog
+
+    if name in MADE:
+        called = f"bench-{MADE[name]}"
+        gguf = home / "bench" / f"{MADE[name]}.gguf"
+        if not gguf.exists() or called not in catalog.names(home):
+            make(name, gguf, called, home, progress)
+    else:
+        called = SHIPPED.get(name, name)
+        gguf = catalog.folder_of(home, called) / "model.gguf"
+    folder = catalog.ensure(home, called, progress)
+    return Measured(name, folder, gguf)
+
+
+def make(
+    name: str, gguf: Path, called: str, home: Path, progress: Callable[[str, int, int], None]
+) -> None:
+    from workers.model import catalog
+    from workers.model.synth import made, write
+
+    gguf.parent.mkdir(parents=True, exist_ok=True)
+    write(made(MADE[name], 0), gguf, progress)
+    catalog.add(gguf, called, home, progress)
