@@ -40,7 +40,8 @@ def damaged(rng: random.Random, whole: bytes, header_bytes: int) -> bytes:
     """The file with one to four things wrong, most of them in the metadata."""
     data = bytearray(whole)
     for _ in range(rng.choice([1, 1, 1, 2, 4])):
-        at = rng.randrange(header_bytes if rng.random() < 0.9 else len(data))
+        within = min(header_bytes, len(data)) if rng.random() < 0.9 else len(data)
+        at = rng.randrange(within)
         kind = rng.randrange(6)
         if kind == 0:
             data[at] ^= 1 << rng.randrange(8)
