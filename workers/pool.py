@@ -95,7 +95,11 @@ def build_engine(config: Settings, after_layer: Callable[[], None]) -> "Engine":
     limits = limits_of(config, Weights.open(folder / PACK).config)
     ops = CpuOps(config.num_threads)
     model = load_model(
-        folder, ops, max_step_tokens=limits.max_step_tokens, max_logit_rows=limits.max_batch
+        folder,
+        ops,
+        max_step_tokens=limits.max_step_tokens,
+        max_logit_rows=limits.max_batch,
+        in_huge_pages=config.huge_pages,
     )
     text = TextModel.load(folder)
     return Engine(model, text, ops, limits, after_layer=after_layer, now_ms=now_ms)

@@ -42,6 +42,10 @@ class Settings(BaseSettings):
     port: int = Field(default=8000, ge=1, le=65535, description="port of the HTTP door")
     model: str = Field(default="smollm2-135m", description="name of the served model")
     threads: int = Field(default=0, ge=0, description="threads of the CPU pool; 0: one per core")
+    huge_pages: bool = Field(
+        default=False,
+        description="read the weights into huge pages at start: faster, for their size in RAM",
+    )
     gpu: Literal["auto", "off", "emulate", "cpu"] = Field(
         default="auto",
         description="the GPU pool's processor: auto, off, emulate, or cpu (a second CPU engine)",

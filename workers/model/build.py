@@ -74,12 +74,19 @@ def architecture_of(name: str) -> Architecture:
     return architecture
 
 
-def load_model(folder: Path, ops: Ops, *, max_step_tokens: int, max_logit_rows: int) -> Model:
+def load_model(
+    folder: Path,
+    ops: Ops,
+    *,
+    max_step_tokens: int,
+    max_logit_rows: int,
+    in_huge_pages: bool = False,
+) -> Model:
     """The model in folder. Raises BadModel.
 
     max_step_tokens, max_logit_rows   sizes of the largest step: its arrays are allocated now
     """
-    weights = Weights.open(folder / PACK)
+    weights = Weights.open(folder / PACK, in_huge_pages=in_huge_pages)
     layers = architecture_of(weights.config.architecture).layers(weights)
     return Decoder(
         weights, layers, ops, max_step_tokens=max_step_tokens, max_logit_rows=max_logit_rows

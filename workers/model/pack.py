@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ MAGIC: Final = b"LOCKPACK"
 PACK_VERSION: Final = 2
 HEADER: Final = struct.Struct("<8sHHIQI16s16xI")  # the table of PACK.md
 ALIGNMENT: Final = 4096
+HUGE_PAGE: Final = 2 << 20
+READ_BYTES: Final = 1 << 28  # of one read
+PRIVATE: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 CHECKED_ROWS: Final = 64 * TILE_ROWS  # rows of a matrix that check() reads at once
 
 Progress = Callable[[str, int, int], None]  # what is done, bytes so far, bytes in all
@@ -70,15 +73,17 @@ class Weights:
         self._data = data
 
     @classmethod
-    def open(cls, path: Path) -> "Weights":
-        """Raises OtherLayout, or BadModel when the file is damaged."""
+    def open(cls, path: Path, *, in_huge_pages: bool = False) -> "Weights":
+        """in_huge_pages: read into memory of this process alone, which is faster where files lie
+        in small pages, instead of mapped. Raises OtherLayout, or BadModel when the file is damaged.
+        """
         try:
             with path.open("rb") as file:
                 header = file.read(HEADER.size)
                 size = os.fstat(file.fileno()).st_size
                 index_bytes, index_crc, digest = _read_header(path, header, size)
                 index = file.read(index_bytes)
-                mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+                mapping = _huge_copy(file, size) if in_huge_pages else _mapped(file)
         except OSError as error:
             raise BadModel(f"{path} cannot be read: {error.strerror}") from error
         if zlib.crc32(index) != index_crc:
@@ -136,6 +141,24 @@ class Weights:
 
     def _bytes(self, entry: Entry) -> U8:
         return self._data[entry.offset : entry.offset + entry.num_bytes]
+
+
+def _mapped(file: BinaryIO) -> memoryview:
+    return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+
+
+def _huge_copy(file: BinaryIO, size: int) -> memoryview:
+    """The whole file, read-only, in memory that the kernel is asked to give in 2 MiB pages."""
+    memory = mmap.mmap(-1, -(-size // HUGE_PAGE) * HUGE_PAGE, flags=PRIVATE)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    whole, done = memoryview(memory)[:size], 0
+    file.seek(0)
+    while done < size:
+        count = file.readinto(whole[done : done + READ_BYTES])  # type: ignore[attr-defined]
+        if not count:
+            raise BadModel(f"the weights end after {done} bytes of {size}")
+        done += count
+    return whole.toreadonly()
 
 
 class Digest:

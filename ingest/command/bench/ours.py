@@ -16,6 +16,7 @@ from workers.engine.engine import Engine
 from workers.engine.limits import EngineLimits, blocks_for
 from workers.model.build import load_model
 from workers.model.pack import Weights
+from workers.settings import settings
 from workers.text.text_model import TextModel
 from workers.wire import Request, SamplingParams, TokenEvent
 
@@ -143,7 +144,11 @@ def main(folder: str, threads: str, max_sessions: str, max_tokens: str) -> None:
         chunk=STEP_TOKENS,
     )
     model = load_model(
-        Path(folder), ops, max_step_tokens=limits.max_step_tokens, max_logit_rows=sessions
+        Path(folder),
+        ops,
+        max_step_tokens=limits.max_step_tokens,
+        max_logit_rows=sessions,
+        in_huge_pages=settings().huge_pages,
     )
     engine = Engine(model, text, ops, limits, after_layer=lambda: None, now_ms=lambda: 0)
     about = {

@@ -37,9 +37,10 @@ def packed(tmp_path):
     return pack(tmp_path)
 
 
-def test_matrices_and_vectors_come_back(packed):
+@pytest.mark.parametrize("in_huge_pages", [False, True])
+def test_matrices_and_vectors_come_back(packed, in_huge_pages):
     file, path, digest = packed
-    weights = Weights.open(path)
+    weights = Weights.open(path, in_huge_pages=in_huge_pages)
     assert weights.digest == digest
     assert weights.config.num_layers == 2
     for name, tensor in file.tensors.items():
@@ -57,8 +58,9 @@ def test_kinds_are_those_of_the_file(packed):
     assert kinds == ["q4_0", "q4_1", "q8_0"]
 
 
-def test_tensors_begin_at_pages_and_cannot_be_written(packed):
-    weights = Weights.open(packed[1])
+@pytest.mark.parametrize("in_huge_pages", [False, True])
+def test_tensors_begin_at_pages_and_cannot_be_written(packed, in_huge_pages):
+    weights = Weights.open(packed[1], in_huge_pages=in_huge_pages)
     for name in packed[0].tensors:
         is_vector = len(packed[0].tensors[name].shape) == 1
         data = weights.vector(name) if is_vector else weights.matrix(name).data
