@@ -116,6 +116,19 @@ def test_q6_k_is_read():
     assert 0 < whole(before)[2] < 0.02
 
 
+def test_q5_k_is_read():
+    rng = np.random.default_rng(1)
+    blocks = rng.integers(0, 256, (4, 176), np.uint8)
+    blocks[:, :4] = rng.uniform(1e-4, 1e-2, (4, 2)).astype(np.float16).view(np.uint8)
+    before = GgufTensor("w", Type.Q5_K, (4, 256), Memory(blocks))
+    kind, raw, error = whole(before)
+    values = quants.dequantize(data_of(before), Type.Q5_K)
+    change = dequantize_blocks("q8_0", raw) - values
+    assert kind == "q8_0"
+    assert error == pytest.approx(np.sqrt((change**2).sum() / (values**2).sum()), rel=1e-3)
+    assert 0 < error < 0.01
+
+
 @pytest.mark.parametrize("kind", [Type.F32, Type.F16])
 def test_rows_that_are_no_multiple_of_32_stay_float(kind):
     before = tensor(kind, WEIGHTS[:, :40])
