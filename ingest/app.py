@@ -26,7 +26,9 @@ def create_app(desk: Desk) -> FastAPI:
         yield
         await cancelled(*tasks)
 
-    app = FastAPI(title="Lockstep", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Lockstep", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     app.state.desk = desk
     app.state.watch = StallWatch()
     for theme in (openai, jobs, health):

@@ -129,6 +129,7 @@ def test_a_client_that_leaves_while_it_sends_its_body_harms_nobody(door, capfd):
     "method, path, status, code",
     [
         ("GET", "/v1/nothing", 404, "not_found"),
+        ("GET", "/v1/models/", 404, "not_found"),
         ("POST", "/", 404, "not_found"),
         ("GET", CHAT, 405, "method_not_allowed"),
         ("PUT", "/v1/jobs/x", 405, "method_not_allowed"),
