@@ -100,16 +100,32 @@ def gemma3(seed):
     return Gemma3ForCausalLM(Gemma3TextConfig(**shape, rope_parameters=bases))
 
 
+def interval(seed):
+    """Every so-maniest layer of qwen35 is full attention."""
+    return 2 if seed % 2 else 4
+
+
 def qwen35(seed):
     shape = shape_of(seed) | {"rms_norm_eps": 1e-6}
-    shape |= {"num_hidden_layers": 8 if seed % 2 else 4, "linear_conv_kernel_dim": 4}
+    shape |= {"num_hidden_layers": 4, "linear_conv_kernel_dim": 4}
     shape |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4 if seed % 2 else 2}
-    shape |= {"linear_key_head_dim": 32, "linear_value_head_dim": 32, "full_attention_interval": 4}
+    shape |= {
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32,
+        "full_attention_interval": interval(seed),
+    }
     turned = rope(1e7, partial_rotary_factor=0.5, mrope_section=[3, 3, 2], mrope_interleaved=True)
     return Qwen3_5ForCausalLM(Qwen3_5TextConfig(**shape, rope_parameters=turned))
 
 
 MODELS = {"llama": llama, "qwen2": qwen2, "qwen3": qwen3, "gemma3": gemma3, "qwen35": qwen35}
+
+
+def gain(name):
+    """Logits spread wide; what is added to the residual stream does not carry noise on and on."""
+    if "embed" in name or "lm_head" in name:
+        return 2.5
+    return 0.3 if "linear_attn.out_proj" in name else 1.0
 
 
 def scatter(model, seed):
@@ -124,12 +140,13 @@ def scatter(model, seed):
                 types[name] = (
                     (Type.Q4_0, Type.Q8_0)[index % 2] if value.shape[1] % 32 == 0 else Type.F32
                 )
-                spread = 2.5 if "embed" in name or "lm_head" in name else 1.0
-                weights = random.normal(0, spread / np.sqrt(value.shape[1]), value.shape)
+                weights = random.normal(0, gain(name) / np.sqrt(value.shape[1]), value.shape)
                 raw = quants.quantize(weights.astype(np.float32), types[name])
                 new = quants.dequantize(raw, types[name])
-            elif "A_log" in name:
-                new = np.log(random.uniform(1, 8, value.shape))
+            elif "A_log" in name:  # a decay at once would leave noise, made large by a norm
+                new = np.log(random.uniform(0.1, 1.5, value.shape))
+            elif "dt_bias" in name:
+                new = random.normal(-2, 0.5, value.shape)
             elif "norm" in name:
                 is_centred = float(value.detach().abs().mean()) < 0.5  # gemma, qwen35: 1 is added
                 new = random.uniform(0.7, 1.3, value.shape) - (1 if is_centred else 0)
@@ -202,7 +219,8 @@ def write_keys(writer, config, architecture):
         writer.add_sliding_window(config.sliding_window)
     if architecture == "qwen35":
         writer.add_rope_dimension_count(head_dim // 2)
-        writer.add_uint32("qwen35.full_attention_interval", 4)
+        every = config.layer_types.index("full_attention") + 1
+        writer.add_uint32("qwen35.full_attention_interval", every)
         writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
         writer.add_ssm_group_count(config.linear_num_key_heads)
         writer.add_ssm_time_step_rank(config.linear_num_value_heads)
