@@ -60,6 +60,7 @@ static void *take_array(arguments *a, const char *name, int type, int writable, 
     else if (!PyArray_IS_C_CONTIGUOUS(array)) wrong = "is not contiguous";
     else if (!PyArray_ISALIGNED(array)) wrong = "is not aligned";
     else if (writable && !PyArray_ISWRITEABLE(array)) wrong = "is read-only";
+    else if (writable && !PyArray_SIZE(array)) wrong = "is empty: there are no tokens";
     if (wrong) {
         PyErr_Format(PyExc_AssertionError, "%s: %s %s", a->op, name, wrong);
         a->failed = 1;
@@ -311,6 +312,7 @@ static kv_layer in_kv(arguments *a, int writable, long *num_blocks) {
 OP(store_kv) {
     BEGIN(store_kv);
     const long T = take_long(&a);
+    if (T < 1) refuse(&a, "there are no tokens");
     long num_blocks;
     const kv_layer kv = in_kv(&a, 1, &num_blocks);
     const float *k = in_f32(&a, "k", T * kv.kv_heads * kv.D),

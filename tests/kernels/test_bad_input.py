@@ -153,19 +153,20 @@ def test_is_refused(what):
         REFUSED[what]()
 
 
-def test_zero_tokens_do_nothing():
-    nothing = f32(0, 64)
-    OPS.quantize_rows(quantized_rows(0, 64), nothing)
-    OPS.matmul(f32(0, 20), quantized_rows(0, 64), W)
-    OPS.rms_norm(nothing, nothing, f32(64), 1e-5)
-    OPS.embed(nothing, W, i32())
-    OPS.silu_mul(nothing, nothing, nothing)
-    OPS.l2_norm(f32(0, 2, 32), f32(0, 2, 32), 1e-6, 1.0)
-    OPS.sigmoid_mul(nothing, nothing, nothing)
-    none = LINEAR.step([(0, 0, 0)])
-    OPS.conv1d(f32(0, 72), f32(0, 72), LINEAR.arena(), 0, LINEAR.weight, none)
-    empty, gates = f32(0, 4, 8), f32(0, 4)
-    OPS.gated_delta_rule(
-        empty, f32(0, 2, 8), f32(0, 2, 8), empty.copy(), gates, gates, LINEAR.arena(), 0, none
-    )
-    OPS.attention(f32(0, 2, 8), f32(0, 2, 8), KV, 0, TALK.step(np.arange(0)), 1.0)
+NO_TOKENS = {
+    "matmul": lambda: OPS.matmul(f32(0, 20), quantized_rows(0, 64), W),
+    "quantize_rows": lambda: OPS.quantize_rows(quantized_rows(0, 64), f32(0, 64)),
+    "embed": lambda: OPS.embed(f32(0, 64), W, i32()),
+    "rms_norm": lambda: OPS.rms_norm(f32(0, 64), f32(0, 64), f32(64), 1e-5),
+    "rope": lambda: OPS.rope(f32(0, 2, 8), i32(), TABLE),
+    "store_kv": lambda: OPS.store_kv(KV, 0, f32(0, 1, 8), f32(0, 1, 8), np.zeros(0, np.int64)),
+    "attention": lambda: TALK.attend(OPS, KV, np.zeros(0, np.int64)),
+    "silu_mul": lambda: OPS.silu_mul(f32(0, 8), f32(0, 8), f32(0, 8)),
+    "logits_argmax": lambda: OPS.logits_argmax(i32(), f32(0, 8)),
+}
+
+
+@pytest.mark.parametrize("call", NO_TOKENS.values(), ids=NO_TOKENS)
+def test_no_tokens_are_refused(call):
+    with pytest.raises(AssertionError, match="there are no tokens"):
+        call()
