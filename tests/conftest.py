@@ -13,6 +13,13 @@ from redis import Redis, RedisError
 
 ROOT = Path(__file__).parents[1]
 os.environ["RQ_KEY_PREFIX"] = "lockstep:rq"  # rq reads it when a test file first imports it
+# what nohup or a background shell ignores, the programs we start would ignore, too
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 hypothesis_settings.register_profile("ci", derandomize=True, deadline=None)
 hypothesis_settings.register_profile("dev", deadline=None)
 hypothesis_settings.load_profile("ci" if os.environ.get("CI") else "dev")
