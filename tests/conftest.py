@@ -1,6 +1,7 @@
 """Real parts for the tests: a Valkey on a free port, the default model packed once."""
 
 import os
+import signal
 import socket
 import subprocess
 import time
