@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 suite = @echo "== $(1)"; begin=$$(date +%s); $(2) || exit 1; echo "== $(1): $$(( $$(date +%s) - begin )) s"
 
 .PHONY: help build build-dev start test test-lint test-compiled test-pure test-slow \
-        bench bench-peers tidy clean
+        bench bench-27b bench-peers tidy clean
 
 help:
 	@echo "make start        build what is missing, then run the node; Ctrl-C stops it"
@@ -27,6 +27,7 @@ help:
 	@echo "make test-pure    the host code's tests, uncompiled"
 	@echo "make test-slow    the tests that take minutes"
 	@echo "make bench        benchmark tables, beside llama.cpp on the same file and threads"
+	@echo "make bench-27b    the same of random weights in Qwen3.5-27B's shape (15 GB), without a peer"
 	@echo "make bench-peers  install what make bench compares with (builds it: minutes)"
 	@echo "make tidy         format, lint, type check"
 	@echo "make clean        remove all that was built; var/ (models, results, store) stays"
@@ -94,14 +95,24 @@ test-pure: build-dev
 test-slow: build-dev
 	$(call suite,pytest slow,$(BIN)/python -m pytest -m slow)
 
+# Built for this machine, but for AMX: as gcc 12 compiles it, llama.cpp dies at its first AMX instruction.
 bench-peers: build
-	@$(BIN)/python -c "import llama_cpp" 2> /dev/null || { echo "building llama.cpp ..."; \
-	  $(PIP) install "$$($(BIN)/python -c "import tomllib; print(*tomllib.load(open( \
+	@$(BIN)/python -c "import llama_cpp" 2> /dev/null || { \
+	  echo "building llama.cpp; this takes minutes ..."; \
+	  flags="$$(gcc -mno-amx-tile -E - < /dev/null > /dev/null 2>&1 \
+	    && echo -mno-amx-tile -mno-amx-int8 -mno-amx-bf16)"; \
+	  CFLAGS="$$flags" CXXFLAGS="$$flags" $(PIP) install "$$($(BIN)/python -c "import tomllib; print(*tomllib.load(open( \
 	    'pyproject.toml', 'rb'))['project']['optional-dependencies']['bench'])")"; }
 
 bench: bench-peers
 	@$(BIN)/lockstep bench cpu
 	@$(BIN)/lockstep bench serve
+
+bench-27b: build
+	@$(BIN)/lockstep model show synth-qwen3.5-27b > /dev/null 2>&1 \
+	  || $(BIN)/lockstep model synth --like qwen3.5-27b --pack
+	@$(BIN)/lockstep bench cpu --model synth-qwen3.5-27b --no-peer --case prefill,decode \
+	  --sessions 1,4,10 --context 64 --prompt-tokens 64 --threads $$(nproc) --steps 2 --rounds 3
 
 tidy: build-dev
 	@$(BIN)/ruff format .

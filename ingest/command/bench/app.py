@@ -127,11 +127,12 @@ def show_cpu(found: dict[str, Any]) -> None:
     names = ["ours", f"{peer['name']} {peer['version']}", "ratio"] if peer else ["ours"]
     keys = ("ours", "peer", "ratio") if peer else ("ours",)
     heads = ("case", "model", "threads", "sessions", "context")
-    table = Table(*heads, *names, "GMAC/s core", "GB/s", title="tokens/s (medians)")
+    table = Table(*heads, *names, "GMAC/s core", "GB/s", "MiB", title="tokens/s (medians)")
     for row in found["rows"]:
         values = (row.get(name) for name in (*keys, "gmacs_per_core", "gb_per_s"))
         shown = ("" if value is None else f"{value:.2f}" for value in values)
-        table.add_row(*(str(row[name]) for name in heads), *shown)
+        cells = (*(str(row[name]) for name in heads), *shown, str(row["resident_mib"]))
+        table.add_row(*cells)
     console = Console()
     console.print(table)
     read, rate = limits["read_gb_per_s"], limits["maddubs_gmacs_per_core"]

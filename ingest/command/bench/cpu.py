@@ -90,6 +90,11 @@ class Side:
             raise Failure("a measured process died") from None
         return float(self._line())
 
+    def resident_mib(self) -> int:
+        """Memory it holds now, mapped weights included."""
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE") >> 20
+
     def stop(self) -> None:
         self.process.kill()
         self.process.communicate()
@@ -153,7 +158,8 @@ def measure_model(
                 asked = sides[:1] if case.phase == "in_c" else sides
                 times = [[side.seconds(case) for side in asked] for _ in range(rounds)]
                 columns = list(zip(*times, strict=True))
-                rows.append(row(model.name, threads, case, sides[0].about, *columns))
+                found = row(model.name, threads, case, sides[0].about, *columns)
+                rows.append(found | {"resident_mib": sides[0].resident_mib()})
         finally:
             for side in sides:
                 side.stop()

@@ -85,6 +85,7 @@ def test_bench_cpu_prints_a_row_for_each_case(lockstep):
     assert found["peer"] is None
     assert found["limits"].keys() == {"read_gb_per_s", "maddubs_gmacs_per_core"}
     assert 0 < found["rows"][-1]["ours"] < 1
+    assert all(r["resident_mib"] > 90 for r in found["rows"])  # 96 MB of weights are read
 
 
 def test_bench_serve_prints_latencies_and_costs(lockstep):
