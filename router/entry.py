@@ -29,7 +29,7 @@ NUMBERS: Final = (
     "max_completion_tokens",
 )
 JSON_FIELDS: Final = (
-    *("messages", "token_ids", "metadata", "echo"),
+    *("messages", "chat_template_kwargs", "token_ids", "metadata", "echo"),
     *("tools", "functions", "response_format", "logit_bias"),
 )
 

@@ -3,6 +3,7 @@
 Shape and size are checked before any work is done.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -13,12 +14,22 @@ from workers.text.text_model import TextModel
 SOURCES: Final = ("prompt", "messages", "token_ids")
 ROLES: Final = ("system", "developer", "user", "assistant")  # developer is OpenAI's newer system
 BYTES_PER_TOKEN_MAX: Final = 32  # no text has more bytes than this for each token of the context
+VARIABLES: Final = "chat_template_kwargs"  # as vLLM has it, {"enable_thinking": false}
+VARIABLES_MAX, VARIABLE_BYTES_MAX = 16, 1024
+VARIABLE: Final = re.compile(r"[a-z][a-z_]{0,63}")
+OWN_VARIABLES: Final = ("messages", "add_generation_prompt", "bos_token", "eos_token", "tools")
 
 
 def prompt_tokens(values: Mapping[str, Any], text: TextModel) -> list[int]:
     """The prompt of a request, rendered and encoded: 1 to context_length - 1 ids."""
     source = source_of(values)
-    token_ids = READERS[source](values[source], text)
+    variables = variables_of(values.get(VARIABLES, {}))
+    if source == "messages":
+        token_ids = from_messages(values[source], text, variables)
+    elif variables:
+        raise Refused(VARIABLES, "goes with messages only, for only they are rendered")
+    else:
+        token_ids = READERS[source](values[source], text)
     if not token_ids:
         raise Refused(source, "must not be empty")
     too_long(source, len(token_ids), text)
@@ -73,7 +84,29 @@ def from_token_ids(value: Any, text: TextModel, field: str = "token_ids") -> lis
     return list(value)
 
 
-def from_messages(value: Any, text: TextModel) -> list[int]:
+def variables_of(value: Any) -> dict[str, bool | int | float | str]:
+    """What a client tells the chat template beside the messages."""
+    if not isinstance(value, Mapping) or len(value) > VARIABLES_MAX:
+        allowed = f"must be a map of at most {VARIABLES_MAX} names"
+        raise Refused(VARIABLES, f"{allowed}, got {shown(value)}")
+    for name, item in value.items():
+        if not isinstance(name, str) or not VARIABLE.fullmatch(name) or name in OWN_VARIABLES:
+            allowed = f"must be a name of the template other than {', '.join(OWN_VARIABLES)}"
+            raise Refused(VARIABLES, f"{allowed}, got {shown(name)}")
+        if not isinstance(item, bool | int | float | str) or is_long(item):
+            allowed = f"must be true, false, a number or a text of {VARIABLE_BYTES_MAX} bytes"
+            raise Refused(f"{VARIABLES}.{name}", f"{allowed}, got {shown(item)}")
+    return dict(value)
+
+
+def is_long(item: bool | int | float | str) -> bool:
+    """More than a template needs: of text, or of digits."""
+    if isinstance(item, str):
+        return len(item.encode(errors="surrogatepass")) > VARIABLE_BYTES_MAX
+    return isinstance(item, int) and abs(item) >= 1 << 53
+
+
+def from_messages(value: Any, text: TextModel, variables: Mapping[str, Any]) -> list[int]:
     """A conversation as the chat API has it, rendered by the model's own template."""
     if not isinstance(value, list | tuple) or not value:
         raise Refused("messages", f"must be a list of at least one message, got {shown(value)}")
@@ -82,7 +115,7 @@ def from_messages(value: Any, text: TextModel) -> list[int]:
     messages = [message(f"messages[{index}]", item) for index, item in enumerate(value)]
     fits("messages", sum(len(item["content"].encode()) for item in messages), text)
     try:
-        return text.render(messages)
+        return text.render(messages, **variables)
     except TemplateError as error:
         raise Refused("messages", f"the model's chat template refuses them: {error}") from error
 
@@ -138,6 +171,5 @@ def fits(field: str, num_bytes: int, text: TextModel) -> None:
 
 READERS: Final[Mapping[str, Callable[[Any, TextModel], list[int]]]] = {
     "prompt": from_prompt,
-    "messages": from_messages,
     "token_ids": from_token_ids,
 }

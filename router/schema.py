@@ -8,7 +8,14 @@ from typing import Any, Final
 
 from router.admit import ID, TENANT
 from router.fields import DEADLINE, UNSUPPORTED
-from router.prompt import ROLES
+from router.prompt import (
+    OWN_VARIABLES,
+    ROLES,
+    VARIABLE,
+    VARIABLE_BYTES_MAX,
+    VARIABLES,
+    VARIABLES_MAX,
+)
 from router.sampling import LOGPROBS, RANGES, STOP_CHARS_MAX, STOP_MAX, Range
 from workers.wire import SECRET_ID, SLA_CLASSES, TERMINAL, VERSION
 
@@ -58,6 +65,7 @@ def request_schema() -> Schema:
             **prompt(),
             **sampling(),
             **unsupported(),
+            VARIABLES: template_variables(),
             "webhook": WEBHOOK,
             "webhook_url": {**TEXT, "description": "short for webhook {url}"},
             "metadata": {"type": "object", "description": "comes back with the result"},
@@ -84,6 +92,19 @@ def prompt() -> Schema:
         "prompt": {"anyOf": [{**TEXT, "minLength": 1}, TOKEN_IDS]},
         "messages": {"type": "array", "items": MESSAGE, "minItems": 1},
         "token_ids": TOKEN_IDS,
+    }
+
+
+def template_variables() -> Schema:
+    """With messages only."""
+    value = {"type": ["boolean", "number", "string"], "maxLength": VARIABLE_BYTES_MAX}
+    names = {"pattern": f"^{VARIABLE.pattern}$", "not": {"enum": list(OWN_VARIABLES)}}
+    return {
+        "type": "object",
+        "propertyNames": names,
+        "additionalProperties": value,
+        "maxProperties": VARIABLES_MAX,
+        "description": "for the model's chat template, such as enable_thinking",
     }
 
 

@@ -1,13 +1,16 @@
 """Every field of a request: what is taken, and the sentence with which all else is refused."""
 
 import dataclasses
+import json
+import shutil
 
 import msgspec
 import pytest
 
-from router.admit import Reject, admit
+from router.admit import Door, Reject, admit
 from router.refusal import shown
 from tests.router.wrong_fields import HOOK, REFUSED, WRONG_MESSAGES
+from workers.text.text_model import TextModel
 from workers.wire import Request, WebhookTarget
 
 ENTRY = "1799999999000-3"
@@ -266,3 +269,20 @@ def test_what_is_no_map_is_refused(door, fields):
 def test_any_value_is_shown_in_few_words(value, words):
     assert words == shown(value)
     shown(value).encode()
+
+
+def test_what_the_template_is_told_reaches_it(tmp_path, text_home):
+    """As vLLM's clients switch thinking off."""
+    folder = tmp_path / "model"
+    shutil.copytree(text_home / "models" / "tiny-llama", folder)
+    card = json.loads((folder / "card.json").read_text())
+    card["text"]["template"] = "{{ 'think' if enable_thinking | default(true) else 'quiet' }}"
+    (folder / "card.json").write_text(json.dumps(card))
+    text = TextModel.load(folder)
+    door = Door(text=text, now_ms=1, allow=())
+    fields = {"messages": [{"role": "user", "content": "Hello"}]}
+    for told, said in (({}, "think"), ({"enable_thinking": False}, "quiet")):
+        request = admit(
+            {**fields, "chat_template_kwargs": told}, door, sla="batch", entry_id="1-1", plain=False
+        )
+        assert list(request.token_ids) == text.encode(said)

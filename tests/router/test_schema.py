@@ -15,7 +15,14 @@ VALIDATOR = Draft202012Validator(request_schema())
 
 # only the node can say: the model, its context, addresses, UTF-8, and sizes of the whole
 BEYOND_A_SCHEMA = {"model", "metadata", "webhook.url", "webhook_url"}
-SENTENCES_BEYOND = ("must not differ", "needs logprobs", "not both", "UTF-8", "on this stream")
+SENTENCES_BEYOND = (
+    "must not differ",
+    "needs logprobs",
+    "not both",
+    "UTF-8",
+    "on this stream",
+    "goes with",
+)
 
 
 def valid(fields):
