@@ -14,6 +14,7 @@ MAX_CONTEXT: Final = 1 << 22  # the RoPE table has a row for each position
 MAX_LAYERS: Final = 1024
 MAX_HEAD_DIM: Final = 512  # of the kernels' attention
 MAX_TAPS: Final = 8  # of their convolution
+MAX_KEY_DIM: Final = 256  # of their delta rule
 FULL, WINDOW, LINEAR = "full", "window", "linear"  # what a layer mixes tokens with
 
 

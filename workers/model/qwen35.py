@@ -28,6 +28,7 @@ from workers.model.attention import Attention, attention_tensors, full_rope
 from workers.model.config import (
     FULL,
     LINEAR,
+    MAX_KEY_DIM,
     MAX_TAPS,
     Keys,
     ModelConfig,
@@ -76,7 +77,8 @@ def _state(keys: Keys, num_linear: int) -> StateShape:
     dim, heads = keys.count("ssm.state_size"), keys.count("ssm.time_step_rank")
     k_heads, taps = keys.count("ssm.group_count"), keys.count("ssm.conv_kernel")
     inner = keys.count("ssm.inner_size")
-    keys.refuse_unless(dim % 8 == 0, "ssm.state_size", "be a multiple of 8")
+    is_fit = dim % 8 == 0 and dim <= MAX_KEY_DIM
+    keys.refuse_unless(is_fit, "ssm.state_size", f"be a multiple of 8, at most {MAX_KEY_DIM}")
     keys.refuse_unless(heads % k_heads == 0, "ssm.group_count", f"divide the {heads} heads of v")
     keys.refuse_unless(inner == heads * dim, "ssm.inner_size", f"be {heads} heads of {dim}")
     keys.refuse_unless(2 <= taps <= MAX_TAPS, "ssm.conv_kernel", f"be from 2 to {MAX_TAPS}")

@@ -165,6 +165,7 @@ def test_the_scale_is_of_the_heads_but_for_gemmas_27b():
     [
         ("qwen35", "ssm.state_size", None),
         ("qwen35", "ssm.state_size", 12),
+        ("qwen35", "ssm.state_size", 264),
         ("qwen35", "ssm.group_count", 4),
         ("qwen35", "ssm.inner_size", 50),
         ("qwen35", "ssm.conv_kernel", 1),
