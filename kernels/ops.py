@@ -1,8 +1,8 @@
 """The contract of the arithmetic: every op, once, with its shapes.
 
-Three sides implement it, under the same names: kernels/reference.py (the float64 judge),
-kernels/cpu (AVX2) and kernels/cuda. What an op computes stands here; in which order it adds stands
-in ARITHMETIC.md; how arrays lie in memory stands in LAYOUT.md.
+Two sides implement it, under the same names: kernels/reference.py (the float64 judge) and
+kernels/cpu (AVX2); a GPU side, kernels/cuda, is to come. What an op computes stands here; in which
+order it adds stands in ARITHMETIC.md; how arrays lie in memory stands in LAYOUT.md.
 
 Sizes: T tokens of one step, S sequences, R rows that want logits, H hidden, V vocabulary, D head
 dimension. All activations are float32, C-contiguous, one row per token. Outputs come first and are
@@ -61,7 +61,7 @@ class QuantizedRows:
 
 @dataclass(frozen=True, slots=True)
 class RopeTable:
-    """cos and sin by position, made by kernels.tables from + x fma alone.
+    """cos and sin by position, made by kernels.tables without any libm.
 
     cos, sin   (max_positions, rotated / 2)  float32
     adjacent   True: element 2i pairs with 2i + 1 (llama); False: i with i + rotated / 2 (neox)

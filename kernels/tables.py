@@ -2,13 +2,13 @@
 
 A libm or NumPy sine differs between machines by an ulp; a table made of it would break law one.
 Here nothing is used but integers, decimal arithmetic (integers again, correctly rounded by its
-specification) and float64 + and x, which IEEE fixes; NumPy never fuses two of its calls.
+specification) and float64 + and *, which IEEE fixes; NumPy never fuses two of its calls.
 
-    turns[i] = theta^(-2i / rotated) / factor[i] / 2 pi      turns per position, rounded to 64
-    binary places phase    = position * turns[i] mod 1                     exact: a wrapping
-    64-bit product phase    = quadrant / 4 + rest,  rest in [-1/8, 1/8)     exact: bits of the
-    integer sin, cos = Taylor polynomials of 2 pi rest, Horner in float64, then turned by the
-    quadrant and rounded to float32
+    turns[i] = theta^(-2i / rotated) / factor[i] / 2 pi   turns per position, to 64 binary places
+    phase    = position * turns[i] mod 1                  exact: a wrapping 64-bit product
+    phase    = quadrant / 4 + rest, rest in [-1/8, 1/8)   exact: bits of the integer
+    sin, cos = Taylor polynomials of 2 pi rest, Horner in float64, then turned by the quadrant
+               and rounded to float32
 
 At position 2^18 the phase is off by less than 2^-46 of a turn, so the float32 is correctly
 rounded but for near-ties.

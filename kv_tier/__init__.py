@@ -1,1 +1,1 @@
-"""Where KV lives: blocks while sequences run."""
+"""Where a sequence's memory lives: blocks of KV, slots of recurrent state."""

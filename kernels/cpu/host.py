@@ -5,8 +5,6 @@ asserted by the extension (module.c), where that costs nanoseconds. Every op is 
 its inputs whatever the thread count, so two CpuOps give the same bits.
 """
 
-import os
-
 from kernels.cpu import _cpu
 from kernels.ops import (
     F32,
@@ -24,11 +22,6 @@ from kernels.ops import (
 MAX_HEAD_DIM = 512  # of attention.c
 MAX_TAPS = 8  # of conv.c
 MAX_KEY_DIM = 256  # of delta.c
-
-
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0))
 
 
 def usable_isas() -> tuple[str, ...]:

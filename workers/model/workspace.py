@@ -72,7 +72,7 @@ class DeltaSpace:
     raw, convolved  (T, channels)    q, k and v of all heads, before and after the convolution
     q_part, k_part  (T, nk, D_k)     columns of convolved, and so is v
     v               (T, nv, D_v)
-    q, k            (T, nk, D_k)     of length 1
+    q, k            (T, nk, D_k)     each head normed: k to length 1, q to 1 / sqrt(D_k)
     z               (T, nv * D_v)    gates what the heads give
     a, b            (T, nv)          from which decay and beta are made
     decay, beta     (T, nv)
