@@ -11,6 +11,7 @@ from typing import Any, Final
 from kernels.ops import conv_shape, delta_shape
 
 MAX_CONTEXT: Final = 1 << 22  # the RoPE table has a row for each position
+MAX_TABLE_BYTES: Final = 512 << 20
 MAX_LAYERS: Final = 1024
 MAX_HEAD_DIM: Final = 512  # of the kernels' attention
 MAX_TAPS: Final = 8  # of their convolution
@@ -146,6 +147,8 @@ def read_config(fields: Mapping[str, Any], vocab_size: int) -> ModelConfig:
     keys.refuse_unless(value_dim == head_dim, "attention.value_length", "equal key_length")
     is_short = config.context_length <= MAX_CONTEXT
     keys.refuse_unless(is_short, "context_length", f"be at most {MAX_CONTEXT}")
+    is_small = config.context_length * config.rope_dims * 4 <= MAX_TABLE_BYTES
+    keys.refuse_unless(is_small, "context_length", "need a RoPE table of at most 512 MiB")
     is_fit = head_dim % 8 == 0 and head_dim <= MAX_HEAD_DIM
     keys.refuse_unless(
         is_fit, "attention.key_length", f"be a multiple of 8, at most {MAX_HEAD_DIM}"
@@ -175,8 +178,8 @@ class Keys:
 
     def positive(self, key: str, default: float | None = None) -> float:
         value = self.value(key, default)
-        is_positive = isinstance(value, (int, float)) and 0 < value < float("inf")
-        self.refuse_unless(is_positive, key, "be a number above 0")
+        is_positive = isinstance(value, (int, float)) and 1e-37 < value < 1e37
+        self.refuse_unless(is_positive, key, "be a number above 0 that float32 holds")
         return float(value)
 
     def flags(self, key: str, num_layers: int) -> list[bool] | None:

@@ -69,6 +69,8 @@ class Header:
 
 def scan(path: Path) -> Header:
     """Raises BadModel when the file is no GGUF, or its metadata does not hold together."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise BadModel(f"{path} is no regular file")  # a pipe would be waited for
     try:
         with path.open("rb") as file:
             magic = file.read(4)

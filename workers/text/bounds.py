@@ -9,6 +9,7 @@ call of `joined`. Operators, calls, filters and the joining of output come throu
 text that would be too large is refused before it is made.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ MAX_SECONDS: Final = 2.0
 MAX_TEXT: Final = 1 << 24
 MAX_MADE: Final = 1 << 27
 MAX_BITS: Final = 1 << 12  # of a number
+ITEM_CHARS: Final = 64  # an item of a list counts as so many characters
+WIDTH_FROM_VALUE: Final = re.compile(r"\{[^{}]*\{")
 CLOCK_STEPS: Final = 64
 
 
@@ -176,7 +179,7 @@ def _drawn(name: str, values: Sequence[Any]) -> list[Any]:
 
 def _made(value: Any) -> Any:
     if isinstance(value, (str, list, tuple)):
-        BUDGET.get().make(len(value))
+        BUDGET.get().make(_length(value))
     return value
 
 
@@ -187,6 +190,9 @@ def _at_most(name: str, values: Sequence[Any]) -> int:
         return len(texts[0]) + texts[0].count(texts[1]) * len(texts[2])
     if name in ("format", "format_map") and texts:
         return _formatted(texts[0], values[1:])
+    if name in ("split", "rsplit", "splitlines") and texts:
+        ends = texts[1:2] or [" ", "\n"]
+        return len(texts[0]) + sum(map(texts[0].count, ends)) * ITEM_CHARS
     items = [v for v in values if isinstance(v, (list, tuple))]
     if name == "join":
         sizes = [len(v) for v in values if isinstance(v, Sized)]
@@ -200,13 +206,18 @@ def _formatted(form: str, values: Iterable[Any]) -> int:
     longest = "".join(c if c.isdigit() else " " for c in form).split()
     if any(len(digits) > 4 for digits in longest):
         raise SecurityError("it formats a text of a great width")
+    if WIDTH_FROM_VALUE.search(form.replace("{{", "").replace("}}", "")):
+        raise SecurityError("it formats a text of a width that is a value")
     widths = sum(v for v in values if isinstance(v, int) and "*" in form)
     places = form.count("{") + form.count("%")
     return len(form) + places * (sum(len(str(v)) for v in values) + 9999 * bool(longest) + widths)
 
 
 def _length(value: Any) -> int:
-    return len(value) if isinstance(value, (str, list, tuple)) else 0
+    """Characters, or what the items of a list take in their place."""
+    if isinstance(value, (list, tuple)):
+        return len(value) * ITEM_CHARS
+    return len(value) if isinstance(value, str) else 0
 
 
 def _count(value: Any) -> int:

@@ -15,6 +15,7 @@ from jinja2.exceptions import SecurityError
 from workers.text.bounds import BoundedEnvironment, budget
 
 MAX_SOURCE: Final = 1 << 20  # characters
+MAX_TIME_FORM: Final = 1000
 # beside jinja2's own: text + None, missing keys, 1 // 0, endless recursion
 TEMPLATE_ERRORS = (
     jinja2.TemplateError,
@@ -56,8 +57,9 @@ class ChatTemplate:
             lstrip_blocks=True,
             extensions=["jinja2.ext.loopcontrols"],
         )
+        environment.globals.pop("lipsum", None)  # makes texts of any size in one step
         environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        environment.globals["strftime_now"] = _strftime_now
         try:
             with budget():
                 self._template = environment.from_string(environment.parsed(source))
@@ -91,6 +93,12 @@ def _line(error: BaseException) -> str:
     """What it says, in one line of bounded length."""
     said = " ".join(str(error).split())[:300]
     return said or type(error).__name__
+
+
+def _strftime_now(form: str) -> str:
+    if len(form) > MAX_TIME_FORM:
+        raise SecurityError("it formats the time at great length")
+    return datetime.now().strftime(form)
 
 
 def _raise_exception(message: str) -> NoReturn:

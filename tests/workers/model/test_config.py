@@ -164,6 +164,8 @@ def test_the_scale_is_of_the_heads_but_for_gemmas_27b():
     ("architecture", "key", "value"),
     [
         ("qwen35", "ssm.state_size", None),
+        ("llama", "context_length", 1 << 26),
+        ("llama", "attention.layer_norm_rms_epsilon", 1e300),
         ("qwen35", "ssm.state_size", 12),
         ("qwen35", "ssm.state_size", 264),
         ("qwen35", "ssm.group_count", 4),

@@ -53,6 +53,10 @@ def test_what_goes_wrong_inside_is_a_template_error(source):
 
 
 RUNS_AWAY = {
+    "a width that is a value": "{{ '{:>{w}}'.format(1, w=1500000000) | length }}",
+    "a list of many items": "{{ (range(99999) | list * 100) | sort | list | length }}",
+    "many pieces": "{% set s = 'ab ' * 5000000 %}{{ s.split() | length }}",
+    "a long form of time": "{{ strftime_now('%c' * 4000000) | length }}",
     "range": "{% for i in range(10**9) %}{% endfor %}",
     "nested loops": "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
     "loops that skip": "{% for i in range(9999) %}{% for j in range(9999) if false %}"
@@ -124,6 +128,12 @@ def test_what_templates_usually_do_still_works():
     )
     messages = [{"role": "r", "content": " abc "}, {"role": "q", "content": ""}]
     assert rendered(source, messages) == "0/2,qFalseq!11/2.crTruer!1R+Q"
+
+
+def test_texts_of_any_size_have_no_maker():
+    """lipsum makes a text of n paragraphs in one step."""
+    with pytest.raises(TemplateError):
+        rendered("{{ lipsum(n=10**7) | length }}", [])
 
 
 def test_a_template_of_great_length_is_refused():
