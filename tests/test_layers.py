@@ -27,6 +27,8 @@ VOCABULARY = {
     "workers.text",
     "workers.address",
     "workers.log",
+    "workers.session.compose",
+    "workers.session.files",
 }
 
 
