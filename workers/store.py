@@ -62,12 +62,14 @@ class Claimed:
     execution_id  the fence: whatever is written for it names it
     attempts      deliveries without a new token, this one included
     request       what is asked; None for webhooks, and when it cannot be read
+    fence         the session's fence, one more with each claim; 0: it belongs to no session
     """
 
     job_id: str
     execution_id: str
     attempts: int
     request: Request | None
+    fence: int = 0
 
     @property
     def alone(self) -> bool:
@@ -269,6 +271,20 @@ class Store:
             self.run("hand_back", [self.keys.queue(pool)], pool, self.max_attempts, *pairs)
         )
 
+    def hand_over(self, pool: str, item: Claimed, target_pool: str) -> bool:
+        """Give a request to the front of another pool's queue; no attempt is burnt.
+
+        False: the lease was lost, or the request ended instead; it is not ours any more.
+        """
+        raise NotImplementedError
+
+    def compose(self, item: Claimed, request: Request, *, forked_at: int | None = None) -> bool:
+        """Write the composed prompt of a session's request into its job. May be repeated.
+
+        False: the lease was lost, nothing is written.
+        """
+        raise NotImplementedError
+
     def recover(self, pool: str, dead_worker: str) -> list[str]:
         """Put back what a dead worker of this name held."""
         keys = [self.keys.worker_executions(dead_worker)]
@@ -293,6 +309,24 @@ class Store:
             for key in self.keys.lasting() + ended:
                 pipeline.expire(key, KEEP_S)
             pipeline.execute()
+
+    # --- sessions, by their full ids ---
+
+    def session(self, session: str) -> dict[str, Any]:
+        """What is known of a session: holder, fence, home, pool, writing, tokens, ...; or {}."""
+        raise NotImplementedError
+
+    def session_note(self, session: str, **fields: str | int) -> None:
+        """Say something of a session: writing, tokens, generation, used_ms, home, pool."""
+        raise NotImplementedError
+
+    def move(self, request_id: str, pool: str) -> str:
+        """Have another pool go on with a request.
+
+        Gives "moving" (its pool is told: `move ID POOL`), "moved" (it waited), "ended" or
+        "unknown".
+        """
+        raise NotImplementedError
 
     # --- what anybody may read ---
 

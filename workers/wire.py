@@ -55,12 +55,18 @@ class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """An admitted request. Made by router.admit only, and never changed after it.
+    """An admitted request. Made by router.admit only; a session's prompt is composed later.
 
     id             full id as keys use it: ID, or TENANT--ID for all tenants but the default
     token_ids      the prompt, rendered and encoded
     arrival_ms     Unix time of arrival at the node
     deadline_ms    Unix time after which the request expires; None: never
+    session_id     the tenant's own name of the session; None: the request belongs to none
+    session_mode   "append", "history", or "": what the messages are is seen from them
+    messages       what the client sent, role and content of each; only with session_id, and then
+                   token_ids is empty until the prompt is composed (workers/session/compose.py)
+    variables      what the client tells the chat template beside the messages
+    composed       token_ids is the whole prompt, the session's earlier turns included
     """
 
     v: int = VERSION
@@ -74,13 +80,19 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     params: SamplingParams
     webhook: WebhookTarget | None = None
     metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+    session_id: str | None = None
+    session_mode: str = ""
+    messages: tuple[dict[str, str], ...] = ()
+    variables: dict[str, bool | int | float | str] = msgspec.field(default_factory=dict)
+    composed: bool = False
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request took."""
+    """What a request took. cached_tokens: of the prompt's, those that were not computed again."""
 
     prompt_tokens: int
     output_tokens: int
+    cached_tokens: int = 0
 
 
 class TokenEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +119,8 @@ class EndEvent(msgspec.Struct, frozen=True, kw_only=True):
     text           what was held back and may be shown now
     error          why, in words, unless finished
     code           "bad_request", "numeric_error", "poison", "cancelled", "expired", ... or None
+    session_id     the request's session; written by whatever ends it, from the job's hash
+    forked_at      token position at which the prompt left the session's log; None: it did not
     """
 
     status: str
@@ -119,6 +133,8 @@ class EndEvent(msgspec.Struct, frozen=True, kw_only=True):
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     queue_ms: float | None = None
+    session_id: str | None = None
+    forked_at: int | None = None
 
 
 class Keys:
@@ -159,6 +175,14 @@ class Keys:
 
     def queue(self, name: str) -> str:
         return f"{self.rq_prefix}:queue:{name}"
+
+    def session(self, session: str) -> str:
+        """Who holds a session, by its full id."""
+        return f"{self.prefix}:session:{session}"
+
+    def session_waiting(self, session: str) -> str:
+        """Requests of a session that wait for their turn."""
+        return f"{self.session(session)}:waiting"
 
     def rq_job(self, job_id: str) -> str:
         return f"{self.rq_prefix}:job:{job_id}"
@@ -232,6 +256,7 @@ def end_fields(event: EndEvent) -> dict[str, str | int]:
     if event.usage is not None:
         fields["prompt_tokens"] = event.usage.prompt_tokens
         fields["output_tokens"] = event.usage.output_tokens
+        fields["cached_tokens"] = event.usage.cached_tokens
     return fields
 
 
@@ -256,7 +281,9 @@ def end_of(job: Mapping[str, Any]) -> EndEvent:
     usage = None
     if job.get("output_tokens") is not None:
         usage = Usage(
-            prompt_tokens=job.get("prompt_tokens") or 0, output_tokens=job["output_tokens"]
+            prompt_tokens=job.get("prompt_tokens") or 0,
+            output_tokens=job["output_tokens"],
+            cached_tokens=job.get("cached_tokens") or 0,
         )
     return EndEvent(
         status=job["status"],
@@ -269,6 +296,8 @@ def end_of(job: Mapping[str, Any]) -> EndEvent:
         ttft_ms=job.get("ttft_ms"),
         tpot_ms=job.get("tpot_ms"),
         queue_ms=job.get("queue_ms"),
+        session_id=job.get("session_id"),
+        forked_at=job.get("forked_at"),
     )
 
 
@@ -286,6 +315,8 @@ def request_fields(request: Request, reason: str) -> dict[str, str | int | bytes
     }
     if request.deadline_ms is not None:
         fields["deadline_ms"] = request.deadline_ms
+    if request.session_id is not None:
+        fields["session_id"] = request.session_id
     return fields | webhook_fields(request.webhook)
 
 
@@ -302,7 +333,7 @@ def webhook_fields(webhook: WebhookTarget | None) -> dict[str, str | int | bytes
 
 INT_FIELDS: Final = (
     *("arrival_ms", "queued_ms", "started_ms", "ended_ms", "deadline_ms"),
-    *("attempts", "prompt_tokens", "output_tokens", "cancel"),
+    *("attempts", "prompt_tokens", "output_tokens", "cached_tokens", "cancel", "forked_at"),
 )
 FLOAT_FIELDS: Final = ("ttft_ms", "tpot_ms", "queue_ms")
 
@@ -340,6 +371,7 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     state     "loading", "ready", "absent" (no such processor on this machine)
     progress  counts layers computed: moves whenever anything moves
+    kv        what the KV tier counts: hits, bytes, seconds saved; names are kv_tier's
     """
 
     pool: str
@@ -354,3 +386,4 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     total_blocks: int = 0
     tokens_per_s: float = 0.0
     progress: int = 0
+    kv: dict[str, float] = msgspec.field(default_factory=dict)
