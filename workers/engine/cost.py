@@ -47,6 +47,12 @@ class StepCost:
         mean = self._prefill if num_prefill else self._decode
         mean.add(num_decodes + num_prefill, max(0, ms))
 
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        """Of steps that prefill; 0.0 while none was seen."""
+        mean = self._prefill
+        return 1000 * mean.num_tokens / mean.ms if mean.ms > 0 else 0.0
+
     def line(self) -> tuple[float, float]:
         """(fixed ms, ms per token), neither negative."""
         low, high = self._decode, self._prefill

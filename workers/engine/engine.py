@@ -13,9 +13,10 @@ gives the same bits, though a model with recurrent layers may have to compute th
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,6 +37,7 @@ from workers.engine.ending import (
     finished,
     too_large,
 )
+from workers.engine.kept import Kept
 from workers.engine.limits import EngineLimits, kv_shape_of
 from workers.engine.metrics import TokenRate
 from workers.engine.sampler import Draw, Sampler
@@ -47,6 +49,12 @@ from workers.text.stream import TextStream
 from workers.text.text_model import TextModel
 from workers.wire import EndEvent, Request, TokenEvent
 
+if TYPE_CHECKING:
+    from kv_tier.chain import Chain
+    from kv_tier.objects import Source
+    from kv_tier.prefix import Prefix
+    from kv_tier.tier import Sizes
+
 OnLogits = Callable[[str, int, F32], None]
 
 
@@ -56,10 +64,11 @@ class StepAbandoned(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One event of one request."""
+    """One event of one request; kept comes with the end of one that was added with keep."""
 
     request_id: str
     event: TokenEvent | EndEvent
+    kept: Kept | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,7 @@ class EngineLoad:
     free_blocks: int
     total_blocks: int
     tokens_per_s: float
+    kv: dict[str, float] = field(default_factory=dict)
 
 
 class Engine:
@@ -86,8 +96,10 @@ class Engine:
         after_layer: Callable[[], None],
         now_ms: Callable[[], int],
         on_logits: OnLogits | None = None,
+        chain: "Callable[[str], Chain] | None" = None,
     ) -> None:
-        """now_ms gives Unix milliseconds.
+        """now_ms gives Unix milliseconds; chain(tenant) names the tenant's blocks, None: nothing is
+        looked for and nothing kept.
 
         on_logits(request id, position of the first row, logits (n, V)) is called once per step for
         each request added with every_logit; the logits are valid during the call only.
@@ -118,12 +130,20 @@ class Engine:
         self._rate = TokenRate()
 
     def add(
-        self, request: Request, journal: Items[TokenEvent] = (), *, every_logit: bool = False
+        self,
+        request: Request,
+        journal: Items[TokenEvent] = (),
+        *,
+        every_logit: bool = False,
+        prefix: "Prefix | None" = None,
+        keep: bool = False,
     ) -> None:
         """Take a request.
 
         journal      tokens that an earlier owner has emitted: from the first on, without a gap
         every_logit  hand the logits of all its tokens to on_logits
+        prefix       what files know of its beginning; it is the engine's from now on
+        keep         hand out what it leaves behind with its end event
         """
         assert request.id not in self._sequences, f"{request.id} is already here"
         assert not every_logit or self._on_logits is not None
@@ -156,6 +176,45 @@ class Engine:
         sequence = self._sequences.get(request_id)
         if sequence is not None and sequence in self._scheduler.running:
             self._scheduler.preempt(sequence)
+
+    def suspend(self, request_id: str) -> Kept | None:
+        """Between steps: it leaves without an event, and its memory is the Kept's.
+
+        None when it is not here.
+        """
+        raise NotImplementedError
+
+    def sources(self, kept: Kept, *, state: bool) -> "Iterator[Source]":
+        """What a Kept holds, to be written: views of its memory, good until release. Any thread.
+
+        state: its recurrent state, too
+        """
+        raise NotImplementedError
+
+    def hold_state(self, kept: Kept) -> Kept | None:
+        """After release: hold the state that it left behind again, alone, for it to be written.
+
+        None when somebody else has its slot now.
+        """
+        raise NotImplementedError
+
+    def release(self, kept: Kept) -> None:
+        """Nobody holds it any more; it stays findable until its memory is wanted."""
+        raise NotImplementedError
+
+    def resident(self, key: bytes) -> bool:
+        """Whether the block or tail of this key is in memory. From any thread; a hint."""
+        return False
+
+    @property
+    def sizes(self) -> "Sizes":
+        """Of what it keeps: the shapes that its files are bound to."""
+        raise NotImplementedError
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        """As measured; 0.0 while nothing is known. From any thread."""
+        return self._cost.prefill_tokens_per_s
 
     def has_work(self) -> bool:
         return bool(self._sequences)

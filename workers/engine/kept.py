@@ -1,0 +1,34 @@
+"""What a sequence leaves behind: its tokens, and the memory that was computed for them.
+
+    token_ids   | prompt + output ................................ last |
+                | block | block | ... | block | tail  |
+                0                             256 * n num_kv             the last token was sampled,
+                                                                         not computed
+
+Whoever has a Kept holds that memory: nobody writes to it, and it is not given out. So its bytes may
+be read from any thread until Engine.release.
+"""
+
+from dataclasses import dataclass
+
+from workers.wire import Request
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """Made by the engine's thread; ended by Engine.release, exactly once.
+
+    token_ids  all of prompt and output
+    num_kv     of them have KV: [0, num_kv)
+    blocks     (key, block id) of each full block, in order of position
+    tail       (key, block id) of the rest of num_kv, None at a multiple of a block
+    state      (key, slot) of the recurrent state after num_kv tokens; None: no such layers, or gone
+    """
+
+    request: Request
+    token_ids: list[int]
+    num_prompt: int
+    num_kv: int
+    blocks: list[tuple[bytes, int]]
+    tail: tuple[bytes, int] | None = None
+    state: tuple[bytes, int] | None = None
