@@ -3,7 +3,7 @@
 Registration, state, signals, commands and suspension are RQ's; how it gets jobs is ours: it waits
 for a ring of the queue's bell, and claims by script, so that nothing is popped but unleased.
 
-    listener    bell ──claim──► held ──prepare──► inbox    sleeps while there is no room
+    listener    bell ──claim──► held ──hand_in──► inbox    sleeps while there is no room
     main        inbox ──start──► advance, advance, ...      owns the work; waits for no Redis in it
     bookkeeper  each second: report; beat while progress moves; reap and reconcile now and then
     pubsub      RQ's commands and cancellations ──► inbox
@@ -29,7 +29,7 @@ from rq.worker import SimpleWorker, WorkerStatus
 from workers.log import logger
 from workers.queue.bookkeeper import Bookkeeper
 from workers.queue.listener import Listener
-from workers.queue.messages import Cancel, Lost, Message, Stop, Work
+from workers.queue.messages import Cancel, Do, Lost, Message, Move, Stop, Work
 from workers.queue.patience import patiently
 from workers.queue.pulse import Pulse
 from workers.queue.serializer import MsgpackSerializer
@@ -38,6 +38,7 @@ from workers.store import Claimed, Store
 log = logger("queue")
 WORKER_TTL_S: Final = 30  # RQ keeps a silent worker's registration for this and a minute
 IDLE_WAKE_S: Final = 10.0
+BURST_WAKE_S: Final = 0.01
 FLUSH_S: Final = 1.0  # what a stopping worker waits for a claim, and for its last results
 
 
@@ -77,6 +78,13 @@ class BatchWorker(SimpleWorker):
         """What start needs and may wait for the store. Runs in the listener's thread."""
         return None
 
+    def hand_in(self, item: Claimed) -> None:
+        """Prepare an item and put it into the inbox; may leave that to another thread."""
+        self.inbox.put(Work(item, self.patiently(partial(self.prepare, item))))
+
+    def discard(self, item: Claimed, prepared: Any) -> None:
+        """What was prepared is not wanted any more: the item is somebody else's."""
+
     def start(self, item: Claimed, prepared: Any) -> None:
         """Begin to work on an item."""
         raise NotImplementedError
@@ -91,6 +99,9 @@ class BatchWorker(SimpleWorker):
     def cancel(self, job_id: str) -> None:
         """Somebody wants no more of an item: its end is up to us."""
 
+    def move(self, job_id: str, pool: str) -> None:
+        """Another pool shall go on with an item."""
+
     def drop(self, job_id: str) -> None:
         """An item is somebody else's now, or nobody's: forget it, write nothing."""
 
@@ -100,6 +111,9 @@ class BatchWorker(SimpleWorker):
 
     def flush(self, seconds: float) -> None:
         """Before handing back: let what is finished be written."""
+
+    def linger(self) -> None:
+        """After handing back: what may still be done in the time that a stop has."""
 
     def rest(self) -> None:
         """Nothing to do for some seconds."""
@@ -165,10 +179,12 @@ class BatchWorker(SimpleWorker):
             handle_command(self, payload)
 
     def handle_control(self, message: Any) -> None:
-        """`cancel ID`, from cancel.lua, to all pools."""
-        verb, _, job_id = message["data"].decode().partition(" ")
+        """`cancel ID`, `move ID POOL`: to all pools, by the scripts of these names."""
+        verb, job_id, *more = message["data"].decode().split(" ")
         if verb == "cancel" and job_id in self.held:
             self.inbox.put(Cancel(job_id))
+        elif verb == "move" and job_id in self.held and more:
+            self.inbox.put(Move(job_id, more[0]))
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
         """SIGTERM, SIGINT, RQ's shutdown command: stop within seconds, hand everything back."""
@@ -199,14 +215,16 @@ class BatchWorker(SimpleWorker):
                 time.sleep(0.01)
         idle_since = time.monotonic()
         while not self._stop_requested:
-            message = self.next_message(0.0 if timeout is None else IDLE_WAKE_S)
+            message = self.next_message(IDLE_WAKE_S if timeout is not None else BURST_WAKE_S)
             if isinstance(message, Work):
                 return message, self.queues[0]
-            if message is None and timeout is None:
+            if message is None and timeout is None and not self.held:
                 return None
             if max_idle_time is not None and time.monotonic() - idle_since >= max_idle_time:
                 return None
-            if message is None:
+            if message is not None:
+                self.handle(message)
+            elif timeout is not None:
                 self.rest()
                 self.check_for_suspension(False)
         return None
@@ -243,6 +261,7 @@ class BatchWorker(SimpleWorker):
             super().teardown()  # type: ignore[no-untyped-call]
         except RedisError as error:  # then the successor recovers them, or their leases run out
             log.warning("the store is away while stopping", error=str(error)[:200])
+        self.linger()
 
     def give_back(self) -> None:
         """A worker that stops burns no attempt; one that crashed may have died of what it held."""
@@ -264,7 +283,7 @@ class BatchWorker(SimpleWorker):
             for item in items:
                 self.held[item.job_id] = item
         for item in items:
-            self.inbox.put(Work(item, self.patiently(partial(self.prepare, item))))
+            self.hand_in(item)
         return len(items)
 
     def room(self) -> int:
@@ -298,8 +317,14 @@ class BatchWorker(SimpleWorker):
             if self.held.get(message.item.job_id) is message.item:
                 self.drop(message.item.job_id)  # an older execution of it may still be here
                 self.start(message.item, message.prepared)
+            else:
+                self.discard(message.item, message.prepared)
         elif isinstance(message, Cancel):
             self.cancel(message.job_id)
         elif isinstance(message, Lost) and self.release(message.item):
             log.warning("lease lost", worker=self.name, job=message.item.job_id)
             self.drop(message.item.job_id)
+        elif isinstance(message, Move):
+            self.move(message.job_id, message.pool)
+        elif isinstance(message, Do):
+            message.call()

@@ -43,7 +43,7 @@ class Bookkeeper(Servant):
         self.beat_s = min(store.lease_s / 3, MAINTENANCE_S)
         self.stopped = threading.Event()
         self.failures = 0
-        self.last_progress = -1
+        self.last_moves = -1
         self.moved_at = time.monotonic()
 
     def plan(
@@ -84,8 +84,8 @@ class Bookkeeper(Servant):
 
     def beat(self) -> None:
         held = list(self.held.values())
-        moved = self.pulse.progress != self.last_progress
-        self.last_progress = self.pulse.progress
+        moves = self.pulse.moves
+        moved, self.last_moves = moves != self.last_moves, moves
         reply = self.store.beat(self.queue, self.worker, held if moved else [])
         if not reply.is_known:
             self.register()

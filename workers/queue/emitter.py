@@ -31,6 +31,13 @@ class Told:
     text: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A mark: call is called, in the emitter's thread, once all that was told before is written."""
+
+    call: Callable[[], object]
+
+
 class Emitter(Servant):
     """on_lost, on_end: called from this thread for an execution that lost its lease, or ended."""
 
@@ -47,9 +54,9 @@ class Emitter(Servant):
         super().__init__(f"emitter {pool}")
         self.store, self.pool, self.worker, self.pulse = store, pool, worker, pulse
         self.on_lost, self.on_end = on_lost, on_end
-        self.told: SimpleQueue[Told | None] = SimpleQueue()
+        self.told: SimpleQueue[Told | Written | None] = SimpleQueue()
 
-    def put(self, told: Told) -> None:
+    def put(self, told: Told | Written) -> None:
         self.told.put(told)
 
     def flush(self, seconds: float) -> None:
@@ -65,9 +72,9 @@ class Emitter(Servant):
         except RedisError as error:  # stopping without a store: the successor computes it again
             log.warning("results not written", error=str(error)[:200])
 
-    def drain(self) -> list[Told | None]:
+    def drain(self) -> list[Told | Written | None]:
         """At least one, and whatever else has come."""
-        batch = [self.told.get()]
+        batch: list[Told | Written | None] = [self.told.get()]
         while len(batch) < TOKENS_PER_CALL and batch[-1] is not None:
             try:
                 batch.append(self.told.get_nowait())
@@ -75,19 +82,21 @@ class Emitter(Servant):
                 break
         return batch
 
-    def write(self, batch: list[Told | None]) -> bool:
+    def write(self, batch: list[Told | Written | None]) -> bool:
         """Tokens first: none of a request can follow its end. False after the last."""
         self.journal(batch)
         for told in batch:
-            if told is not None and isinstance(told.event, EndEvent):
+            if isinstance(told, Written):
+                told.call()
+            elif told is not None and isinstance(told.event, EndEvent):
                 self.finish(told.item, told.event, told.text)
         return None not in batch
 
-    def journal(self, batch: list[Told | None]) -> None:
+    def journal(self, batch: list[Told | Written | None]) -> None:
         """All tokens in one call, those of one execution together."""
         tokens: dict[str, tuple[Claimed, list[TokenEvent]]] = {}
         for told in batch:
-            if told is not None and isinstance(told.event, TokenEvent):
+            if isinstance(told, Told) and isinstance(told.event, TokenEvent):
                 tokens.setdefault(told.item.execution_id, (told.item, []))[1].append(told.event)
         if not tokens:
             return

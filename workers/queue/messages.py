@@ -1,5 +1,6 @@
 """What a worker's threads tell its main thread, by a SimpleQueue: a signal handler may put too."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +30,23 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """Another pool shall go on with this item."""
+
+    job_id: str
+    pool: str
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """Something that only the main thread may do, for what is in its hands."""
+
+    call: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """The worker stops; it only wakes whoever waits."""
 
 
-Message = Work | Cancel | Lost | Stop
+Message = Work | Cancel | Lost | Move | Do | Stop
