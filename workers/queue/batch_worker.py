@@ -189,7 +189,7 @@ class BatchWorker(SimpleWorker):
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
         """SIGTERM, SIGINT, RQ's shutdown command: stop within seconds, hand everything back."""
         self._stop_requested = True
-        self.pulse.stopping = True
+        self.pulse.stop()
         self.inbox.put(Stop())
 
     @property
@@ -252,7 +252,7 @@ class BatchWorker(SimpleWorker):
 
     def teardown(self) -> None:
         """Put back what is held, then leave RQ's registers."""
-        self.pulse.stopping = True
+        self.pulse.stop()
         self.claiming.acquire(timeout=FLUSH_S)  # a claim under way ends first; none follows
         self.bookkeeper.stop()
         self.flush(FLUSH_S)

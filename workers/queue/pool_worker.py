@@ -1,13 +1,19 @@
 """The RQ worker of a pool: an engine inside, as many requests per step as it has room for.
 
-    claim ─► start: engine.add(request, its journal) ─► step, step, ... ─► emitter: journal, finish
+    claim ─► [restorer] ─► start: engine.add(request, its journal, what files hold of it)
+          ─► step, step, ... ─► emitter: journal, finish
+                             └► a session's end: keeper of sessions ─► emitter; then the writer
 
 A request that another worker began goes on from its journal, and by law one with the same tokens.
+What has a session, a journal or a long prompt is prepared by a restorer (SessionPart), so that
+short requests never wait for a disk.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from redis.exceptions import RedisError
 from rq.worker_registration import clean_worker_registry
@@ -15,18 +21,30 @@ from rq.worker_registration import clean_worker_registry
 from workers.engine.engine import EngineLoad, Output, StepAbandoned
 from workers.log import logger
 from workers.queue.batch_worker import BatchWorker
-from workers.queue.emitter import Emitter, Told
-from workers.queue.messages import Lost
+from workers.queue.emitter import Emitter, Told, Written
+from workers.queue.messages import Do, Lost, Work
 from workers.queue.pulse import Pulse
+from workers.session.keeper_of_sessions import Ended
+from workers.session.part import SessionPart
+from workers.session.turn import OpenTurn, Prepared
+from workers.session.writer import Suspended
 from workers.store import Claimed, Store
-from workers.wire import EndEvent, PoolLoad, Request, TokenEvent
+from workers.wire import POOLS, EndEvent, PoolLoad, Request, TokenEvent
+
+if TYPE_CHECKING:
+    from workers.session.backing import Backing
 
 LOOK_AT_ALL_EVERY: Final = 6  # of the maintenance rounds
 KEEP_EVERY: Final = 60
 LOAD_S: Final = 0.5
+LINGER_S: Final = 2.3  # from the wish to stop: the keeper kills after 3 s
 UNREADABLE: Final = EndEvent(
     status="failed", code="bad_record", error="request: what the store holds cannot be read"
 )
+NO_SESSIONS: Final = EndEvent(
+    status="failed", code="no_sessions", error="session_id: this pool keeps no sessions"
+)
+CANCELLED: Final = EndEvent(status="cancelled", code="cancelled", error="the request was cancelled")
 
 
 class Runner(Protocol):
@@ -42,18 +60,30 @@ class Runner(Protocol):
 
 
 def after_layer(pulse: Pulse) -> Callable[[], None]:
-    """What the engine calls after each layer: it moves; a stopping worker leaves the step."""
+    """What the engine calls after each layer: it moves; a stopping worker leaves a long step."""
 
     def moved() -> None:
         pulse.progress += 1
-        if pulse.stopping:
+        if pulse.is_patience_over:
             raise StepAbandoned
 
     return moved
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """An item in the engine; pieces: its text so far."""
+
+    item: Claimed
+    pieces: list[str]
+    turn: OpenTurn | None
+
+
 class PoolWorker(BatchWorker):
-    """engine must have been made with after_layer(pulse)."""
+    """engine must have been made with after_layer(pulse).
+
+    backing: the KV tier behind the engine; None: no sessions, and nothing is read from files
+    """
 
     def __init__(
         self,
@@ -65,33 +95,80 @@ class PoolWorker(BatchWorker):
         capacity: int,
         pulse: Pulse,
         model: str = "",
+        backing: "Backing | None" = None,
     ) -> None:
         super().__init__(store, pool, name=name, capacity=capacity, pulse=pulse)
         self.engine, self.model = engine, model
         self.emitter = Emitter(store, pool, name, pulse, on_lost=self.lost, on_end=self.release)
-        self.running: dict[str, tuple[Claimed, list[str]]] = {}  # with the text so far
+        self.running: dict[str, Running] = {}
+        self.cancelled: set[str] = set()  # while a restorer has it
+        self.moving: dict[str, str] = {}  # likewise: to which pool
         self.load = engine.load()
         self.load_at = 0.0
         self.rounds = 0
+        self.sessions = None if backing is None else SessionPart(self, backing)
 
     # --- hooks ---
 
     def bootstrap(self, *arguments: Any, **options: Any) -> None:
+        if self.sessions is not None:
+            self.sessions.begin()
         super().bootstrap(*arguments, **options)
         self.emitter.start()
         logger(self.queue_name).info("ready", worker=self.name, model=self.model)
 
-    def prepare(self, item: Claimed) -> list[TokenEvent]:
-        """The tokens that earlier owners have journalled."""
-        events = [event for _, event in self.store.tokens(item.job_id)]
-        return [event for event in events if isinstance(event, TokenEvent)]
+    def hand_in(self, item: Claimed) -> None:
+        """To a restorer, if it may have to do with files."""
+        sessions, request = self.sessions, item.request
+        if sessions is not None and request is not None and sessions.wants(request):
+            return sessions.take(item)
+        prepared = self.patiently(lambda: self.prepare(item))
+        if sessions is not None and prepared is not None and prepared.journal:
+            return sessions.take(item)
+        self.inbox.put(Work(item, prepared))
+        return None
 
-    def start(self, item: Claimed, prepared: list[TokenEvent]) -> None:
+    def prepare(self, item: Claimed) -> Prepared | None:
+        """With the tokens that earlier owners have journalled."""
         if item.request is None:
+            return None
+        events = [event for _, event in self.store.tokens(item.job_id)]
+        return Prepared(item.request, [e for e in events if isinstance(e, TokenEvent)])
+
+    def start(self, item: Claimed, prepared: Prepared | None) -> None:
+        is_cancelled, pool = self.no_longer_prepared(item.job_id)
+        if prepared is None:
             self.emitter.put(Told(item, UNREADABLE))
-            return
-        self.running[item.job_id] = (item, [event.text for event in prepared])
-        self.engine.add(item.request, prepared)
+        elif is_cancelled:
+            prepared.close()
+            self.emitter.put(Told(item, CANCELLED, "".join(prepared.text)))
+        elif pool is not None:
+            prepared.close()
+            self.hand_over(item, pool)
+        elif self.sessions is None and prepared.request.session_id is not None:
+            self.emitter.put(Told(item, NO_SESSIONS))
+        else:
+            self.add(item, prepared)
+
+    def add(self, item: Claimed, prepared: Prepared) -> None:
+        self.running[item.job_id] = Running(item, prepared.text, prepared.turn)
+        request, journal = prepared.request, prepared.journal
+        if self.sessions is None:
+            self.engine.add(request, journal)
+        else:
+            keep = prepared.turn is not None
+            self.sessions.engine.add(request, journal, prefix=prepared.prefix, keep=keep)
+
+    def no_longer_prepared(self, job_id: str) -> tuple[bool, str | None]:
+        """What was wished while a restorer had it: its end; another pool."""
+        is_cancelled = job_id in self.cancelled
+        self.cancelled.discard(job_id)
+        return is_cancelled, self.moving.pop(job_id, None)
+
+    def discard(self, item: Claimed, prepared: Prepared | None) -> None:
+        self.no_longer_prepared(item.job_id)
+        if prepared is not None:
+            prepared.close()
 
     def has_work(self) -> bool:
         return self.engine.has_work()
@@ -107,16 +184,54 @@ class PoolWorker(BatchWorker):
             self.take_load()
 
     def tell(self, output: Output) -> None:
-        item, pieces = self.running[output.request_id]
-        pieces.append(output.event.text)
-        text = ""
-        if isinstance(output.event, EndEvent):
-            text = "".join(pieces)
-            del self.running[output.request_id]
-        self.emitter.put(Told(item, output.event, text))
+        running = self.running[output.request_id]
+        item, event = running.item, output.event
+        running.pieces.append(event.text)
+        if not isinstance(event, EndEvent):
+            self.emitter.put(Told(item, event))
+            return
+        del self.running[output.request_id]
+        text, kept = "".join(running.pieces), getattr(output, "kept", None)
+        if self.sessions is not None and kept is not None:
+            if running.turn is not None and event.status == "finished":
+                self.sessions.keeper.put(Ended(item, event, text, kept, running.turn))
+                return
+            self.sessions.engine.release(kept)
+        self.emitter.put(Told(item, event, text))
 
     def cancel(self, job_id: str) -> None:
-        self.engine.cancel(job_id)
+        if job_id in self.running:
+            self.engine.cancel(job_id)
+        elif job_id in self.held and self.sessions is not None:
+            self.cancelled.add(job_id)
+
+    def move(self, job_id: str, pool: str) -> None:
+        """Between steps: what it has computed goes into files, and the other pool goes on."""
+        if pool == self.queue_name or pool not in POOLS or self.sessions is None:
+            return
+        running = self.running.get(job_id)
+        if running is None:
+            if job_id in self.held:
+                self.moving[job_id] = pool
+            return
+        kept = self.sessions.engine.suspend(job_id)
+        if kept is None:
+            return  # it ends by itself
+        del self.running[job_id]
+        then = partial(self.hand_over, running.item, pool)
+        self.sessions.writer.put(Suspended(kept, then=then))
+
+    def hand_over(self, item: Claimed, pool: str) -> None:
+        """Once all that was told of it is written. From any thread."""
+
+        def now() -> None:
+            if self.patiently(lambda: self.store.hand_over(self.queue_name, item, pool)):
+                logger(self.queue_name).info("moved", request=item.job_id, to=pool)
+                self.release(item)
+            else:
+                self.lost(item)
+
+        self.emitter.put(Written(now))
 
     def drop(self, job_id: str) -> None:
         if self.running.pop(job_id, None):
@@ -129,8 +244,39 @@ class PoolWorker(BatchWorker):
         except RedisError as error:
             logger(self.queue_name).warning("not stopped", job=job_id, error=str(error)[:200])
 
+    def handle_control(self, message: Any) -> None:
+        """Also `suspend SESSION`: another pool waits for it."""
+        verb, _, session = message["data"].decode().partition(" ")
+        if verb != "suspend":
+            super().handle_control(message)
+        elif self.sessions is not None:
+            self.sessions.writer.want(session)
+
     def flush(self, seconds: float) -> None:
+        """Sequences leave the engine with what they have computed; what is told is written."""
+        if self.sessions is not None:
+            if not self.crashed:
+                self.suspend_all()
+            self.sessions.end(seconds)
         self.emitter.flush(seconds)
+
+    def suspend_all(self) -> None:
+        assert self.sessions is not None
+        for job_id in list(self.running):
+            kept = self.sessions.engine.suspend(job_id)
+            if kept is not None:
+                self.sessions.writer.put(Suspended(kept))
+
+    def linger(self) -> None:
+        """What was handed back goes on without being computed again, as far as time allows."""
+        if self.sessions is None or self.crashed:
+            return
+        while (left_s := self.pulse.stopped_at + LINGER_S - time.monotonic()) > 0:
+            while message := self.next_message(0.0):
+                if isinstance(message, Do):
+                    message.call()
+            if self.sessions.writer.drain(min(left_s, 0.05)):
+                break
 
     def rest(self) -> None:
         self.take_load()
@@ -138,8 +284,14 @@ class PoolWorker(BatchWorker):
 
     # --- the other threads ---
 
+    def release(self, item: Claimed) -> bool:
+        was_here = super().release(item)
+        if was_here:
+            self.no_longer_prepared(item.job_id)
+        return was_here
+
     def lost(self, item: Claimed) -> None:
-        """The emitter found the lease gone: the main thread drops it."""
+        """The lease is gone: the main thread drops it."""
         self.inbox.put(Lost(item))
 
     def report(self) -> None:
@@ -155,7 +307,8 @@ class PoolWorker(BatchWorker):
                 free_blocks=self.load.free_blocks,
                 total_blocks=self.load.total_blocks,
                 tokens_per_s=self.load.tokens_per_s,
-                progress=self.pulse.progress,
+                progress=self.pulse.moves,
+                kv=self.sessions.stats(self.load) if self.sessions is not None else {},
             )
         )
 
@@ -171,3 +324,5 @@ class PoolWorker(BatchWorker):
     def take_load(self) -> None:
         """The engine belongs to the main thread; the bookkeeper reports this copy."""
         self.load, self.load_at = self.engine.load(), time.monotonic()
+        if self.sessions is not None:
+            self.sessions.writer.hurry(self.load.waiting > 0)

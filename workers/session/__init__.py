@@ -1,1 +1,1 @@
-"""A conversation that outlives its requests: what a turn is made of, where it lies, who keeps it."""
+"""A conversation that outlives its requests: what a turn is, where it lies, who keeps it."""

@@ -1,0 +1,132 @@
+"""The KV tier behind one engine: what its threads ask of it, with a bound on every wait.
+
+A disk that hangs costs a request the time that computing would have taken, and no more: it then
+goes on without what the disk had.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from kernels.arithmetic import ARITHMETIC_VERSION
+from kv_tier.tier import KvTier
+from workers.log import logger
+from workers.queue.pulse import Pulse
+from workers.session.turn import Identity, ends_of
+from workers.text.text_model import TextModel
+from workers.wire import Request, TokenEvent
+
+if TYPE_CHECKING:
+    from kv_tier.manifest import Manifest
+    from kv_tier.objects import Source
+    from kv_tier.prefix import Prefix
+    from workers.engine.engine import Engine
+    from workers.engine.kept import Kept
+
+log = logger("session")
+READERS: Final = 4
+LOOK_S: Final = 0.2  # between two looks at a read that lasts
+PATIENCE_S: Final = 1.0  # for a read, at least
+
+
+class Backing:
+    """All of it may be called from any thread."""
+
+    def __init__(
+        self,
+        tier: KvTier,
+        engine: "Engine",
+        text: TextModel,
+        pulse: Pulse,
+        *,
+        model: str,
+        state_slots: int = 0,
+    ) -> None:
+        """state_slots: of the engine."""
+        self.state_slots = state_slots
+        self.tier, self.engine, self.text, self.pulse = tier, engine, text, pulse
+        self.identity = Identity(
+            model, text.weights_digest, str(ARITHMETIC_VERSION), engine.sizes.fingerprint
+        )
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
+
+    @property
+    def has_state(self) -> bool:
+        return self.engine.sizes.state_bytes > 0
+
+    def moves(self) -> None:
+        """Something moved beside the engine: leases may be renewed."""
+        self.pulse.beside += 1
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def fetch(
+        self, request: Request, journal: Sequence[TokenEvent], head: "Manifest | None"
+    ) -> "Prefix | None":
+        """The beginning of a request that is in files, checked. None: nothing, or not in time."""
+        token_ids = [*request.token_ids, *(event.token_id for event in journal)]
+        ends = ends_of(token_ids, head, has_state=self.has_state)
+        reading = self._readers.submit(partial(self._read, request.tenant, token_ids, ends))
+        seconds = max(PATIENCE_S, len(token_ids) / max(self.engine.prefill_tokens_per_s, 1.0))
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return reading.result(LOOK_S)
+            except TimeoutError:
+                self.moves()
+            if time.monotonic() > deadline or self.pulse.stopping:
+                break
+        log.warning("a disk is slower than computing", request=request.id, waited_s=seconds)
+        if not reading.cancel():
+            reading.add_done_callback(close_late)
+        return None
+
+    def _read(self, tenant: str, token_ids: list[int], ends: list[int]) -> "Prefix | None":
+        engine = self.engine
+        try:
+            return self.tier.fetch(
+                self.tier.chain(tenant, engine.sizes.fingerprint),
+                token_ids,
+                engine.sizes,
+                ends=ends,
+                resident=engine.resident,
+                prefill_tokens_per_s=engine.prefill_tokens_per_s,
+            )
+        except Exception:  # whatever it is, the request can be computed
+            log.exception("KV is not read")
+            return None
+
+    def put(self, kept: "Kept", *, state: bool) -> int:
+        """Write what a sequence left behind; bytes written. Raises DiskFull, DiskError."""
+        seconds = kept.num_kv / max(self.engine.prefill_tokens_per_s, 1.0)
+        return self.tier.put(kept.request.tenant, self._sources(kept, state), seconds=seconds)
+
+    def _sources(self, kept: "Kept", state: bool) -> "Iterator[Source]":
+        for source in self.engine.sources(kept, state=state):
+            yield source
+            self.moves()
+
+    def stats(self) -> dict[str, float]:
+        try:
+            return self.tier.stats()
+        except Exception as error:
+            log.warning("the tier says nothing of itself", error=str(error)[:200])
+            return {}
+
+
+def close_late(reading: "Future[Prefix | None]") -> None:
+    """Nobody waits for it any more."""
+    prefix = None if reading.cancelled() else reading.result()
+    if prefix is not None:
+        prefix.close()
+
+
+def without_waiting(call: Callable[[], object], what: str) -> None:
+    """Do what may fail and is no reason to stop."""
+    try:
+        call()
+    except Exception as error:
+        log.warning(what, error=str(error)[:200])

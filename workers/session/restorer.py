@@ -1,0 +1,185 @@
+"""The threads between a claim and the engine: whose history is it, and what of it is in files.
+
+    item ─► take the session's fence ─► its log ─► compose the prompt ─► wait until another pool
+         has written ─► open and check the files ─► Prepared, into the worker's inbox
+
+A disk that fails or hangs makes the hit shorter. Only a history that cannot be read ends a request,
+for to go on without it would be another conversation.
+"""
+
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final
+
+import msgspec
+from redis.exceptions import RedisError
+
+from kv_tier.files import DiskError
+from kv_tier.format import NewerVersion
+from kv_tier.manifest import Manifest
+from workers.log import logger
+from workers.queue.patience import Result, patiently
+from workers.queue.servant import Servant
+from workers.session.backing import Backing
+from workers.session.compose import ComposeError, Turn, compose
+from workers.session.turn import OpenTurn, Prepared
+from workers.store import Claimed, Store
+from workers.wire import EndEvent, Request, TokenEvent, full_id
+
+log = logger("session")
+WRITING_S: Final = 5.0  # what a session waits for the pool that still writes it
+LOOK_S: Final = 0.05
+ALIVE_LOOKS: Final = 10  # so many looks between two questions whether that pool lives
+
+
+class NotOurs(Exception):
+    """The lease is gone: somebody else does it."""
+
+
+class Restorer(Servant):
+    """Prepares items one after the other; several of them may share one queue.
+
+    done(item, prepared)   it may start
+    ended(item, end)       it cannot
+    lost(item)             it is somebody else's
+    is_wanted(item)        False: cancelled or lost meanwhile; it is handed on as it is
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        worker: str,
+        backing: Backing,
+        items: "SimpleQueue[Claimed | None]",
+        *,
+        done: Callable[[Claimed, Prepared], object],
+        ended: Callable[[Claimed, EndEvent], object],
+        lost: Callable[[Claimed], object],
+        is_wanted: Callable[[Claimed], bool],
+    ) -> None:
+        super().__init__(f"restorer {name}")
+        self.store, self.worker, self.backing, self.items = store, worker, backing, items
+        self.pulse = backing.pulse
+        self.done, self.ended, self.lost, self.is_wanted = done, ended, lost, is_wanted
+
+    def serve(self) -> None:
+        while (item := self.items.get()) is not None and not self.pulse.stopping:
+            self.backing.moves()
+            try:
+                self.restore(item)
+            except NotOurs:
+                self.lost(item)
+            except RedisError as error:  # stopping without a store: it is handed back
+                log.warning("not restored", request=item.job_id, error=str(error)[:200])
+            except Exception as error:
+                self.ended(item, end_of_error(item, error))
+
+    def restore(self, item: Claimed) -> None:
+        request = item.request
+        assert request is not None, item.job_id
+        journal = self.journal(item)
+        if request.session_id is None:
+            self.done(item, Prepared(request, journal, self.backing.fetch(request, journal, None)))
+            return
+        turn = self.open(item, request, request.session_id)
+        request = self.composed(item, request, turn.turn)
+        prefix = None
+        if self.wait_for_writer(item, turn.full_id):
+            prefix = self.backing.fetch(request, journal, turn.head)
+        self.done(item, Prepared(request, journal, prefix, turn))
+
+    def journal(self, item: Claimed) -> list[TokenEvent]:
+        """The tokens that earlier owners have journalled."""
+        events = [event for _, event in self.patiently(lambda: self.store.tokens(item.job_id))]
+        return [event for event in events if isinstance(event, TokenEvent)]
+
+    def open(self, item: Claimed, request: Request, session_id: str) -> OpenTurn:
+        """The session as it is, and ours from now on. Raises ComposeError, DiskError, ..."""
+        sessions, tenant = self.backing.tier.sessions, request.tenant
+        try:
+            fence = sessions.take(tenant, session_id, item.fence)
+        except DiskError as error:  # the commit will say that it is not saved
+            log.warning("no fence taken", session=session_id, error=str(error))
+            fence = item.fence
+        head = sessions.head(tenant, session_id)
+        full = full_id(tenant, session_id)
+        self.refuse_other_weights(head)
+        if request.composed and head is not None and head.last_request == request.id:
+            return OpenTurn(tenant, session_id, full, fence, head, None)
+        turn = compose(request, head, self.backing.text)
+        self.refuse_gap(full, head, turn)
+        return OpenTurn(tenant, session_id, full, fence, head, turn)
+
+    def refuse_other_weights(self, head: Manifest | None) -> None:
+        mine = self.backing.identity
+        if head is not None and head.weights_digest != mine.weights_digest:
+            reason = (
+                f"session {head.session_id} belongs to other weights: {head.model} "
+                f"({head.weights_digest[:12]}), this pool runs {mine.model} "
+                f"({mine.weights_digest[:12]})"
+            )
+            raise ComposeError("session_id", reason, "session_mismatch")
+
+    def refuse_gap(self, full: str, head: Manifest | None, turn: Turn) -> None:
+        """The last turn was answered but not saved: only who sends it along may go on."""
+        reason = self.patiently(lambda: self.store.session(full)).get("unsaved")
+        known = len(head.messages) if head else 0
+        told = turn.messages[known:]
+        if reason and not any(message.role == "assistant" for message in told):
+            what = f"its last turn was not saved ({reason}): send the whole history"
+            raise ComposeError("session_id", what, "session_not_saved")
+
+    def composed(self, item: Claimed, request: Request, turn: Turn | None) -> Request:
+        """The request with its prompt, and so in the store. Raises NotOurs."""
+        if turn is not None and not request.composed:
+            request = msgspec.structs.replace(
+                request, token_ids=tuple(turn.token_ids), composed=True
+            )
+        forked_at = turn.forked_at if turn else None
+        if not self.patiently(lambda: self.store.compose(item, request, forked_at=forked_at)):
+            raise NotOurs
+        return request
+
+    def wait_for_writer(self, item: Claimed, full: str) -> bool:
+        """Until what another pool has of the session is in files, or it is not worth the wait.
+
+        False: nobody wants the item any more.
+        """
+        deadline, looks = time.monotonic() + WRITING_S, 0
+        while self.is_wanted(item) and not self.pulse.stopping:
+            writer = self.patiently(lambda: self.store.session(full)).get("writing")
+            if not writer or writer == self.worker or time.monotonic() > deadline:
+                return True
+            if looks % ALIVE_LOOKS == 0 and not self.lives(writer):
+                return True
+            if looks == 0:
+                self.ask_to_write(full)
+            looks += 1
+            self.backing.moves()
+            time.sleep(LOOK_S)
+        return False
+
+    def lives(self, worker: str) -> bool:
+        return worker in {load.worker for load in self.patiently(self.store.loads)}
+
+    def ask_to_write(self, full: str) -> None:
+        """Tell the session's pool that it is wanted elsewhere: its state may be in RAM only."""
+        keys = self.store.keys
+        self.patiently(lambda: self.store.redis.publish(keys.control, f"suspend {full}"))
+
+    def patiently(self, call: Callable[[], Result]) -> Result:
+        return patiently(call, lambda: self.pulse.stopping, self.worker)
+
+
+def end_of_error(item: Claimed, error: Exception) -> EndEvent:
+    """How a request ends that cannot be prepared."""
+    if isinstance(error, ComposeError):
+        return EndEvent(status="failed", code=error.code, error=error.reason)
+    if isinstance(error, DiskError | NewerVersion):
+        reason = f"session_id: its history cannot be read: {error}"
+        return EndEvent(status="failed", code="session_unreadable", error=reason)
+    log.error("a request cannot be prepared", request=item.job_id, exc_info=error)
+    reason = "request: it cannot be prepared from what the store and the session hold"
+    return EndEvent(status="failed", code="bad_record", error=reason)

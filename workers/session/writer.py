@@ -1,0 +1,265 @@
+"""The thread that writes KV and state behind, while the engine goes on.
+
+    put ──► kv: blocks and tail ──► state: held in RAM while the session is warm ──► released
+             at once                 written when idle, asked for, memory is short, or stopping
+
+A step never waits for it: it holds the memory of what is to be written (Kept), up to a bound; what
+comes beyond makes it hurry, and then drop, oldest first: that KV will be computed again. A session
+that goes on takes the place of what was kept of its last turn.
+
+Invariants: an entry is written by nobody else while busy; each Kept is released exactly once.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from redis.exceptions import RedisError
+
+from kv_tier.files import DiskError
+from kv_tier.manifest import Manifest
+from kv_tier.sessions import StaleFence
+from workers.engine.kept import Kept
+from workers.log import logger
+from workers.queue.servant import Servant
+from workers.session.backing import Backing, without_waiting
+from workers.session.turn import with_kv, with_state
+from workers.store import Store
+
+log = logger("session")
+IDLE_S: Final = 3.0  # a session that rests so long has its state written
+LOOK_S: Final = 1.0
+SHORT_S: Final = 2.0  # memory that is short for so long is taken back unwritten
+COLLECT_S: Final = 600.0  # between two collections of what nobody needs, when there is time
+FIRST_COLLECT_S: Final = 30.0
+
+
+@dataclass(eq=False, slots=True)
+class Suspended:
+    """What is to be written.
+
+    session   full id; "" of a request that is handed over or handed back in the middle of its turn
+    manifest  the session's newest, to be followed by one that names what was written; None: none is
+    then      called in the writer's thread when all is written, or could not be
+    """
+
+    kept: Kept
+    session: str = ""
+    manifest: Manifest | None = None
+    then: Callable[[], object] | None = None
+    is_urgent: bool = False
+    is_kv_written: bool = False
+    is_busy: bool = False
+    since: float = field(default_factory=time.monotonic)
+
+
+class Writer(Servant):
+    """put, want, hurry, drain: from any thread. release, hold_state: give a call to the engine's.
+
+    release(kept)                nobody holds it any more
+    release_kv(kept, then)       the same, but its state is held on: then(kept of the state or None)
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        backing: Backing,
+        *,
+        release: Callable[[Kept], object],
+        release_kv: Callable[[Kept, Callable[[Kept | None], object]], object],
+        blocks_max: int,
+        states_max: int,
+    ) -> None:
+        super().__init__("writer")
+        self.store, self.worker, self.backing = store, worker, backing
+        self.release, self.release_kv = release, release_kv
+        self.blocks_max, self.states_max = blocks_max, states_max
+        self.entries: list[Suspended] = []
+        self.changed = threading.Condition()
+        self.stopping = False
+        self.short_since: float | None = None
+        self.collect_at = time.monotonic() + FIRST_COLLECT_S
+        self.counts = dict.fromkeys(
+            ("suspended_bytes", "suspended_s", "suspend_dropped", "suspend_failed"), 0.0
+        )
+
+    # --- from the other threads ---
+
+    def put(self, entry: Suspended) -> None:
+        """Write it, in its turn; the memory is ours until then."""
+        with self.changed:
+            for older in [e for e in self.entries if e.session and e.session == entry.session]:
+                self._give_up(older)
+            self.entries.append(entry)
+            self._mind_bounds()
+            self.changed.notify_all()
+
+    def want(self, session: str) -> None:
+        """Another pool waits for this session."""
+        with self.changed:
+            for entry in self.entries:
+                entry.is_urgent |= entry.session == session
+            self.changed.notify_all()
+
+    def hurry(self, is_short: bool) -> None:
+        """Said again and again: whether requests wait for memory."""
+        with self.changed:
+            now = time.monotonic()
+            if not is_short:
+                self.short_since = None
+                return
+            self.short_since = self.short_since or now
+            for entry in list(self.entries):
+                entry.is_urgent = True
+                if now - self.short_since > SHORT_S:
+                    self._drop(entry)
+            self.changed.notify_all()
+
+    def drain(self, seconds: float) -> bool:
+        """The pool stops: write all that there is time for, what was used last first."""
+        with self.changed:
+            self.stopping = True
+            self.changed.notify_all()
+            return self.changed.wait_for(lambda: not self.entries, seconds)
+
+    def holds(self, session: str) -> bool:
+        with self.changed:
+            return any(entry.session == session for entry in self.entries)
+
+    def stats(self) -> dict[str, float]:
+        with self.changed:
+            return {**self.counts, "suspend_waiting": float(len(self.entries))}
+
+    # --- the thread ---
+
+    def serve(self) -> None:
+        while True:
+            with self.changed:
+                entry = self._next()
+                if entry is None:
+                    self.changed.wait(self._rest_s())
+            if entry is not None:
+                self.write(entry)
+            elif time.monotonic() > self.collect_at and not self.stopping:
+                without_waiting(self.backing.tier.collect, "nothing is collected")
+                self.collect_at = time.monotonic() + COLLECT_S
+
+    def _rest_s(self) -> float:
+        """Until a look is worth it, when nothing is due."""
+        return LOOK_S if self.entries else max(LOOK_S, self.collect_at - time.monotonic())
+
+    def _next(self) -> Suspended | None:
+        """What is written now: it is busy then."""
+        now = time.monotonic()
+        due = [entry for entry in self.entries if not entry.is_busy and self._is_due(entry, now)]
+        if not due:
+            return None
+        if self.stopping:
+            entry = max(due, key=lambda entry: entry.since)
+        else:
+            entry = min(due, key=lambda e: (not e.is_urgent, e.is_kv_written, e.since))
+        entry.is_busy = True
+        return entry
+
+    def _is_due(self, entry: Suspended, now: float) -> bool:
+        if not entry.is_kv_written or entry.is_urgent or self.stopping:
+            return True
+        return now - entry.since > IDLE_S
+
+    def write(self, entry: Suspended) -> None:
+        whole = self.stopping or entry.is_urgent or entry.then is not None
+        begin = time.monotonic()
+        try:
+            num_bytes = self.backing.put(entry.kept, state=whole or entry.is_kv_written)
+            self._commit(entry, state=whole or entry.is_kv_written)
+        except DiskError as error:
+            log.warning("KV is not written", session=entry.session, error=str(error))
+            self.counts["suspend_failed"] += 1
+            return self._done(entry)
+        self.counts["suspended_bytes"] += num_bytes
+        self.counts["suspended_s"] += time.monotonic() - begin
+        self.backing.moves()
+        if entry.kept.state is None or whole or entry.is_kv_written:
+            return self._done(entry)
+        with self.changed:
+            self.entries.remove(entry)
+        self.release_kv(entry.kept, lambda kept: self._keep_state(entry, kept))
+        return None
+
+    def _commit(self, entry: Suspended, *, state: bool) -> None:
+        """A manifest that names what was written; the session's owner may be another by now."""
+        if entry.manifest is None:
+            return
+        manifest, next_one = entry.manifest, entry.manifest.generation + 1
+        if not entry.is_kv_written:
+            manifest = with_kv(manifest, entry.kept)
+        if state:
+            manifest = with_state(manifest, entry.kept)
+        manifest = replace(manifest, generation=next_one)
+        try:
+            self.backing.tier.commit(manifest)
+            entry.manifest = manifest
+        except StaleFence:
+            log.debug("somebody else goes on with it", session=entry.session)
+
+    def _keep_state(self, entry: Suspended, kept: Kept | None) -> None:
+        """Its blocks are files and given back; the state waits in RAM, in the engine's hands."""
+        if kept is None:
+            self._tell_written(entry.session)
+            return
+        state = Suspended(kept, entry.session, entry.manifest, is_kv_written=True)
+        with self.changed:
+            if any(other.session == entry.session for other in self.entries):
+                self.release(kept)  # the session went on meanwhile
+                return
+            self.entries.append(state)
+            self._mind_bounds()
+            self.changed.notify_all()
+
+    def _done(self, entry: Suspended) -> None:
+        with self.changed:
+            self.entries.remove(entry)
+            self.changed.notify_all()
+        self.release(entry.kept)
+        self._tell_written(entry.session)
+        if entry.then is not None:
+            entry.then()
+
+    def _tell_written(self, session: str) -> None:
+        """Nothing of it is in our RAM alone; said only if nobody else writes it now."""
+        if not session or self.holds(session):
+            return
+        try:
+            if self.store.session(session).get("writing") == self.worker:
+                self.store.session_note(session, writing="")
+        except RedisError as error:  # whoever waits for it gives up after a while
+            log.debug("not said that it is written", session=session, error=str(error)[:200])
+
+    # --- with the lock held ---
+
+    def _mind_bounds(self) -> None:
+        """Too much is held: hurry, and beyond twice as much let go, oldest first."""
+        for entry in list(self.entries):
+            if not self._is_over(1):
+                return
+            entry.is_urgent = True
+            if self._is_over(2):
+                self._drop(entry)
+
+    def _is_over(self, times: int) -> bool:
+        blocks = sum(len(entry.kept.blocks) + 1 for entry in self.entries if entry.kept.blocks)
+        states = sum(entry.kept.state is not None for entry in self.entries)
+        return blocks > times * self.blocks_max or states > times * self.states_max
+
+    def _drop(self, entry: Suspended) -> None:
+        if not entry.is_busy and entry.then is None:
+            self.counts["suspend_dropped"] += 1
+            self._give_up(entry)
+
+    def _give_up(self, entry: Suspended) -> None:
+        if not entry.is_busy:
+            self.entries.remove(entry)
+            self.release(entry.kept)
