@@ -2,22 +2,26 @@
 
     free ──allocate──► held ──free──► free
       │                  │ save(name, position): a copy, in a slot that nobody holds
+      │                  │ settle(name, position): the slot itself, for who has no more use for it
       └──────────────────▼
-                    checkpoint ──forget, or taken back by allocate or save, oldest first──► free
+                    checkpoint ──forget, or taken back by allocate or save──► free
                          └─ restore(name, slot): copied into a held slot
+                         └─ take(name): a held slot with the same state, copied if there is room
 
 State cannot be cut back as KV can: to go back in a sequence is to start from a checkpoint, or from
 position 0, where no state is needed. So a checkpoint is only ever a saving of time, and whoever
-runs comes first.
+runs comes first. Lasting checkpoints, where conversations go on, outlive the passing ones, to which
+a running sequence goes back; of either kind the one used longest ago goes first.
 
 Invariants, checked by check():
-  1. a slot is free, held by one sequence, or one checkpoint
+  1. a slot is free, held by one, or one checkpoint
   2. free slots + held slots + checkpoints = num_slots
 
-Names are the owner's business: the engine's are request ids; what a session keeps may be named by
-the hash of its tokens.
+Names are the owner's business: the engine's passing ones are request ids, its lasting ones the hash
+of the tokens before.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,10 +46,14 @@ class Checkpoint:
     name: str
     position: int
     slot: int
+    is_lasting: bool = False
 
 
 class StatePool:
-    """The slots [0, num_slots) of the state's arrays; index 0 of each array is the slot."""
+    """The slots [0, num_slots) of the state's arrays; index 0 of each array is the slot.
+
+    find may be called from any thread, as a hint.
+    """
 
     def __init__(self, num_slots: int, arrays: Sequence[F32] = ()) -> None:
         assert num_slots >= 1, num_slots
@@ -54,7 +62,12 @@ class StatePool:
         self._arrays = tuple(arrays)
         self._free: list[int] = list(range(num_slots - 1, -1, -1))
         self._held: set[int] = set()
-        self._checkpoints: dict[str, Checkpoint] = {}  # oldest first
+        self._checkpoints: OrderedDict[str, Checkpoint] = OrderedDict()  # used longest ago first
+
+    @property
+    def num_free(self) -> int:
+        """Slots that are neither held nor a checkpoint."""
+        return len(self._free)
 
     @property
     def num_held(self) -> int:
@@ -69,7 +82,7 @@ class StatePool:
         return len(self._held) < self.num_slots
 
     def allocate(self) -> int:
-        """A slot, if need be the oldest checkpoint's. Its bytes are whatever they were.
+        """A slot, if need be that of a checkpoint. Its bytes are whatever they were.
 
         Raises OutOfSlots.
         """
@@ -90,19 +103,27 @@ class StatePool:
         assert source != target and target in self._held, (source, target)
         self._copy(source, target)
 
-    def save(self, name: str, slot: int, position: int) -> bool:
+    def save(self, name: str, slot: int, position: int, *, is_lasting: bool = False) -> bool:
         """Keep a copy of a held slot under this name, in place of an older one of that name.
 
-        False: there is no room, for every other slot is held; then nothing is kept.
+        False: there is no room, for every other slot is held, or has a lasting checkpoint where a
+        passing one is wanted; then nothing is kept.
         """
         assert slot in self._held and position > 0, (slot, position)
         self.forget(name)
-        spare = self._spare()
+        spare = self._spare(also_lasting=is_lasting)
         if spare is None:
             return False
         self._copy(slot, spare)
-        self._checkpoints[name] = Checkpoint(name, position, spare)
+        self._checkpoints[name] = Checkpoint(name, position, spare, is_lasting)
         return True
+
+    def settle(self, name: str, slot: int, position: int) -> None:
+        """A held slot becomes the lasting checkpoint of this name, without a copy."""
+        assert slot in self._held and position > 0, (slot, position)
+        self.forget(name)
+        self._held.remove(slot)
+        self._checkpoints[name] = Checkpoint(name, position, slot, is_lasting=True)
 
     def find(self, name: str) -> Checkpoint | None:
         """The checkpoint of this name, if it is still kept."""
@@ -114,14 +135,44 @@ class StatePool:
         checkpoint = self._checkpoints.get(name)
         if checkpoint is None:
             return 0
+        self._checkpoints.move_to_end(name)
         self._copy(checkpoint.slot, slot)
         return checkpoint.position
+
+    def take(self, name: str) -> int:
+        """A held slot with the state of a checkpoint that is there.
+
+        The checkpoint stays, unless that would cost another lasting one: then its slot is given.
+        """
+        checkpoint = self._checkpoints[name]
+        self._checkpoints.move_to_end(name)
+        slot = self._spare(also_lasting=False, but=name)
+        if slot is None:
+            return self.hold(name)
+        self._held.add(slot)
+        self._copy(checkpoint.slot, slot)
+        return slot
+
+    def hold(self, name: str) -> int:
+        """The slot of a checkpoint that is there, held; the checkpoint is gone."""
+        slot = self._checkpoints.pop(name).slot
+        self._held.add(slot)
+        return slot
 
     def forget(self, name: str) -> None:
         """Drop the checkpoint of this name, if there is one."""
         checkpoint = self._checkpoints.pop(name, None)
         if checkpoint is not None:
             self._free.append(checkpoint.slot)
+
+    def forget_all(self) -> None:
+        """Drop all checkpoints."""
+        for name in list(self._checkpoints):
+            self.forget(name)
+
+    def free_slots(self) -> list[int]:
+        """Those that are neither held nor a checkpoint."""
+        return list(self._free)
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -130,11 +181,17 @@ class StatePool:
         assert slots == list(range(self.num_slots)), (self._free, self._held, kept)
         assert all(name == c.name for name, c in self._checkpoints.items()), self._checkpoints
 
-    def _spare(self) -> int | None:
-        """A slot that nobody holds, taken off the free list or from the oldest checkpoint."""
-        if not self._free and self._checkpoints:
-            self.forget(next(iter(self._checkpoints)))
+    def _spare(self, *, also_lasting: bool = True, but: str = "") -> int | None:
+        """A slot that nobody holds, off the free list or from a checkpoint that may go."""
+        if not self._free:
+            self._drop_one(also_lasting, but)
         return self._free.pop() if self._free else None
+
+    def _drop_one(self, also_lasting: bool, but: str) -> None:
+        kept = [c for c in self._checkpoints.values() if c.name != but]
+        passing = [c for c in kept if not c.is_lasting]
+        for checkpoint in [*passing, *(kept if also_lasting else [])][:1]:
+            self.forget(checkpoint.name)
 
     def _copy(self, source: int, target: int) -> None:
         for array in self._arrays:

@@ -27,7 +27,7 @@ def test_asking_for_too_much_takes_nothing():
 def test_a_shared_block_is_free_when_its_last_holder_frees_it():
     pool = BlockPool(2)
     blocks = pool.allocate(1)
-    pool.share(blocks)
+    pool.hold(blocks[0])
     assert pool.holders(blocks[0]) == 2
     pool.free(blocks)
     assert pool.num_free == 1
@@ -43,9 +43,9 @@ def test_freeing_twice_is_refused():
         pool.free(blocks)
 
 
-def test_a_free_block_cannot_be_shared():
-    with pytest.raises(AssertionError, match="cannot be shared"):
-        BlockPool(2).share([0])
+def test_a_free_block_cannot_be_held():
+    with pytest.raises(AssertionError, match="cannot be held"):
+        BlockPool(2).hold(0)
 
 
 def test_the_block_freed_last_is_given_out_first():
@@ -69,7 +69,8 @@ def test_any_history_keeps_the_invariants_and_everything_returns(history):
         if verb == "allocate" and number <= pool.num_free:
             held += [[block_id] for block_id in pool.allocate(number)]
         elif verb == "share" and held:
-            pool.share(held[number % len(held)])
+            for block_id in held[number % len(held)]:
+                pool.hold(block_id)
             held.append(held[number % len(held)])
         elif verb == "free" and held:
             pool.free(held.pop(number % len(held)))
