@@ -15,15 +15,18 @@ gives the same bits, though a model with recurrent layers may have to compute th
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from kernels.arithmetic import ARITHMETIC_VERSION
-from kernels.ops import F32, U64, KvArena, Ops
+from kernels.ops import BLOCK_TOKENS, F32, U64, KvArena, Ops
 from kv_tier.arena import Arena
 from kv_tier.block_pool import BlockPool
+from kv_tier.format import KEY_BYTES, Kind
+from kv_tier.objects import Source
+from kv_tier.prefix import STATE_SUFFIX, Sizes
 from workers.engine.batch import Batch, build_batch
 from workers.engine.cost import StepCost
 from workers.engine.digest import first_link, link_text, next_link, parse_link
@@ -39,7 +42,10 @@ from workers.engine.ending import (
 )
 from workers.engine.kept import Kept
 from workers.engine.limits import EngineLimits, kv_shape_of
+from workers.engine.memory import Memory
 from workers.engine.metrics import TokenRate
+from workers.engine.payload import sizes_of, state_parts, tail_parts
+from workers.engine.reuse import Reuse
 from workers.engine.sampler import Draw, Sampler
 from workers.engine.scheduler import Scheduled, Scheduler
 from workers.engine.sequence import Sequence
@@ -51,11 +57,11 @@ from workers.wire import EndEvent, Request, TokenEvent
 
 if TYPE_CHECKING:
     from kv_tier.chain import Chain
-    from kv_tier.objects import Source
     from kv_tier.prefix import Prefix
-    from kv_tier.tier import Sizes
 
 OnLogits = Callable[[str, int, F32], None]
+Buffers = tuple[Any, ...]  # C-contiguous arrays
+FORGET_MS: Final = 600_000  # an engine that idles for so long forgets what lies in memory alone
 
 
 class StepAbandoned(Exception):
@@ -98,8 +104,10 @@ class Engine:
         on_logits: OnLogits | None = None,
         chain: "Callable[[str], Chain] | None" = None,
     ) -> None:
-        """now_ms gives Unix milliseconds; chain(tenant) names the tenant's blocks, None: nothing is
-        looked for and nothing kept.
+        """now_ms gives Unix milliseconds.
+
+        chain(tenant) names what the tenant's sequences compute, so that others of it that begin
+        alike need not; it is first called by add. None: every sequence computes everything.
 
         on_logits(request id, position of the first row, logits (n, V)) is called once per step for
         each request added with every_logit; the logits are valid during the call only.
@@ -113,21 +121,31 @@ class Engine:
         self._model, self._text, self._ops = model, text, ops
         self._after_layer, self._now_ms, self._on_logits = after_layer, now_ms, on_logits
         self._cost = StepCost()
-        self._scheduler = Scheduler(
+        self._memory = Memory(
             BlockPool(limits.num_blocks),
+            self._state.pool if self._state else None,
+            arena=self._arena,
+            state_arena=self._state.arena if self._state else None,
+        )
+        self._scheduler = Scheduler(
+            self._memory,
             self._cost,
             max_batch=limits.max_batch,
             max_step_tokens=limits.max_step_tokens,
             budget_ms=limits.step_budget_ms,
             chunk=limits.chunk,
-            states=self._state.pool if self._state else None,
         )
+        self._chain = chain
+        self._sizes = sizes_of(model.config, text.weights_digest)
         self._sampler = Sampler(ops, text.hidden_ids)
         self._first_link = first_link(ARITHMETIC_VERSION, text.weights_digest)
         self._sequences: dict[str, Sequence] = {}
         self._known_ends: dict[str, Ending] = {}  # of sequences that never reach the scheduler
         self._cancelled: deque[str] = deque()
         self._rate = TokenRate()
+        self._kepts: set[Kept] = set()
+        self._num_prompt_computed = 0
+        self._worked_ms = now_ms()
 
     def add(
         self,
@@ -154,6 +172,7 @@ class Engine:
             sequence.resume(journal, parse_link(journal[-1].digest), self._text.end_ids)
         self._sequences[request.id] = sequence
         ending = self._known_end(sequence)
+        self._add_reuse(sequence, prefix, keep, ending)
         if ending is None:
             self._scheduler.add(sequence)
         else:
@@ -180,36 +199,67 @@ class Engine:
     def suspend(self, request_id: str) -> Kept | None:
         """Between steps: it leaves without an event, and its memory is the Kept's.
 
-        None when it is not here.
+        None when it is not here, was refused, or the engine has no chain.
         """
-        raise NotImplementedError
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return None
+        kept = None if sequence.reuse is None else self._hand_out(sequence)
+        self._forget(sequence)
+        return kept
 
-    def sources(self, kept: Kept, *, state: bool) -> "Iterator[Source]":
+    def sources(self, kept: Kept, *, state: bool) -> Iterator[Source]:
         """What a Kept holds, to be written: views of its memory, good until release. Any thread.
 
         state: its recurrent state, too
         """
-        raise NotImplementedError
+        parent = kept.start
+        for key, block_id in kept.blocks:
+            parts = (self._arena.blocks[block_id],)
+            yield self._source(kept, "block", BLOCK_TOKENS, (parent, key), parts)
+            parent = key
+        if kept.tail is not None:
+            key, block_id = kept.tail
+            num_tokens = kept.num_kv % BLOCK_TOKENS
+            tail = tail_parts(self._arena.blocks[block_id], num_tokens)
+            yield self._source(kept, "tail", num_tokens, (parent, key), tail)
+        if state and kept.state is not None:
+            assert self._state is not None
+            key, slot = kept.state
+            arrays = state_parts(self._state.arena, slot)
+            yield self._source(kept, "state", kept.num_kv, (parent, key), arrays)
 
     def hold_state(self, kept: Kept) -> Kept | None:
         """After release: hold the state that it left behind again, alone, for it to be written.
 
-        None when somebody else has its slot now.
+        None when it is gone, or when another request is using its slot.
         """
-        raise NotImplementedError
+        if self._state is None or kept.state is None or kept in self._kepts:
+            return None
+        key, _ = kept.state
+        if self._state.pool.find(key.hex()) is None:
+            return None
+        again = replace(kept, blocks=[], tail=None, state=(key, self._state.pool.hold(key.hex())))
+        self._kepts.add(again)
+        return again
 
     def release(self, kept: Kept) -> None:
         """Nobody holds it any more; it stays findable until its memory is wanted."""
-        raise NotImplementedError
+        self._kepts.remove(kept)
+        self._memory.release(kept)
 
     def resident(self, key: bytes) -> bool:
-        """Whether the block or tail of this key is in memory. From any thread; a hint."""
-        return False
+        """Whether the block or tail of this key is in memory, or the state of a name that
+        prefix.state_name made. From any thread; a hint."""
+        if len(key) == KEY_BYTES:
+            return self._memory.pool.find(key) is not None
+        name = key.removesuffix(STATE_SUFFIX).hex()
+        return self._state is not None and self._state.pool.find(name) is not None
 
     @property
-    def sizes(self) -> "Sizes":
-        """Of what it keeps: the shapes that its files are bound to."""
-        raise NotImplementedError
+    def sizes(self) -> Sizes:
+        """Of what it keeps, and the fingerprint that its files are bound to."""
+        return self._sizes
 
     @property
     def prefill_tokens_per_s(self) -> float:
@@ -220,26 +270,34 @@ class Engine:
         return bool(self._sequences)
 
     def load(self) -> EngineLoad:
-        scheduler = self._scheduler
+        scheduler, pool = self._scheduler, self._memory.pool
         return EngineLoad(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
-            free_blocks=scheduler.pool.num_free,
-            total_blocks=scheduler.pool.num_blocks,
+            free_blocks=pool.num_free,
+            total_blocks=pool.num_blocks,
             tokens_per_s=self._rate.tokens_per_s(self._now_ms()),
+            kv=self._kv_load(),
         )
 
     def rest(self) -> None:
-        """Give KV and state back to the system, when nothing runs: for a pool that idles."""
-        if not self._sequences:
-            self._arena.release()
-            if self._state is not None:
-                self._state.release()
+        """Give memory that nobody wants back to the system: for a pool that idles.
+
+        What is cached stays, until the engine has idled for FORGET_MS.
+        """
+        if self._sequences:
+            return
+        forget = self._now_ms() - self._worked_ms >= FORGET_MS
+        self._memory.rest(forget=forget)
+        if self._state is not None:
+            self._state.rest(forget=forget)
 
     def check(self) -> None:
         """Assert the invariants."""
         self._scheduler.check()
-        scheduled = {s.id for s in self._scheduler.running + self._scheduler.waiting}
+        everybody = self._scheduler.running + self._scheduler.waiting
+        self._memory.check(everybody, self._kepts)
+        scheduled = {sequence.id for sequence in everybody}
         assert scheduled | self._known_ends.keys() == self._sequences.keys()
 
     def step(self) -> list[Output]:
@@ -267,7 +325,8 @@ class Engine:
         try:
             logits = self._model.forward(batch.step, self._kv, state.arena, self._after_layer)
         except BaseException:
-            state.rewind(scheduled)
+            for sequence in state.rewind(scheduled, self._memory):
+                self._scheduler.start_over(sequence)
             raise
         state.keep(scheduled)
         return logits
@@ -278,7 +337,7 @@ class Engine:
             return finished(sequence.finish_reason)
         bad = bad_tokens(sequence, self._text.vocab_size)
         if bad is None and not self._scheduler.can_ever_run(sequence):
-            return too_large(sequence, self._scheduler.pool.num_blocks)
+            return too_large(sequence, self._memory.pool.num_blocks)
         return bad
 
     def _end_early(self) -> list[Output]:
@@ -301,10 +360,15 @@ class Engine:
         for part in scheduled:
             if part.num_tokens > 1 or not part.reaches_end:
                 num_prefill += part.num_tokens
-            part.sequence.num_cached = part.end
-            part.sequence.times.scheduled(begin_ms)
+            sequence = part.sequence
+            in_prompt = min(part.end, sequence.num_prompt) - sequence.num_cached
+            self._num_prompt_computed += max(0, in_prompt)
+            sequence.num_cached = part.end
+            self._memory.seal(sequence)
+            sequence.times.scheduled(begin_ms)
         num_decodes = len(scheduled)
-        self._cost.observe(num_decodes, num_prefill, self._now_ms() - begin_ms)
+        self._worked_ms = self._now_ms()
+        self._cost.observe(num_decodes, num_prefill, self._worked_ms - begin_ms)
 
     def _emit(self, batch: Batch, logits: F32) -> list[Output]:
         for sequence, position, begin, end in batch.watched:
@@ -343,12 +407,62 @@ class Engine:
         return Output(sequence.id, event)
 
     def _end(self, sequence: Sequence, ending: Ending) -> Output:
+        kept = None
+        if ending is NUMERIC_ERROR:
+            self._memory.spoil(sequence)
+        elif sequence.keep:
+            kept = self._hand_out(sequence)
         self._forget(sequence)
-        return Output(sequence.id, end_event(sequence, ending))
+        return Output(sequence.id, end_event(sequence, ending), kept)
+
+    def _hand_out(self, sequence: Sequence) -> Kept:
+        kept = self._memory.hand_out(sequence)
+        self._kepts.add(kept)
+        return kept
 
     def _forget(self, sequence: Sequence) -> None:
         del self._sequences[sequence.id]
         if self._known_ends.pop(sequence.id, None) is None:
             self._scheduler.remove(sequence)
+        else:
+            self._memory.free(sequence)
         if self._state is not None:
             self._state.forget(sequence)
+
+    def _add_reuse(
+        self, sequence: Sequence, prefix: "Prefix | None", keep: bool, ending: Ending | None
+    ) -> None:
+        """What it may begin with, and whether it leaves something behind. Not if it is refused."""
+        if self._chain is None:
+            assert prefix is None and not keep, f"{sequence.id}: without a chain nothing is kept"
+            return
+        if ending is not None and ending.status != "finished":
+            if prefix is not None:
+                prefix.close()
+            return
+        chain, is_looking = self._chain(sequence.request.tenant), not sequence.every_logit
+        sequence.reuse = Reuse(chain, sequence.token_ids, prefix, is_looking=is_looking)
+        sequence.keep = keep
+
+    def _source(
+        self, kept: Kept, kind: Kind, num_tokens: int, keys: tuple[bytes, bytes], parts: Buffers
+    ) -> Source:
+        """keys: the parent's, its own"""
+        parent, key = keys
+        tenant, fingerprint = kept.request.tenant, self._sizes.fingerprint
+        return Source(key, kind, num_tokens, parts, fingerprint, tenant, parent)
+
+    def _kv_load(self) -> dict[str, float]:
+        """What memory holds and what it saved; tokens and dropped blocks since the start."""
+        pool, states = self._memory.pool, self._memory.states
+        load: dict[str, float] = {
+            "reused_tokens": self._memory.num_reused,
+            "computed_prompt_tokens": self._num_prompt_computed,
+            "mapped_blocks": self._arena.num_mapped,
+            "cached_blocks": pool.num_cached,
+            "dropped_blocks": pool.num_dropped,
+        }
+        if states is not None:
+            load["state_checkpoints"] = states.num_checkpoints
+            load["free_state_slots"] = states.num_free
+        return load

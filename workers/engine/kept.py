@@ -22,7 +22,8 @@ class Kept:
     num_kv     of them have KV: [0, num_kv)
     blocks     (key, block id) of each full block, in order of position
     tail       (key, block id) of the rest of num_kv, None at a multiple of a block
-    state      (key, slot) of the recurrent state after num_kv tokens; None: no such layers, or gone
+    state      (key, slot) of the recurrent state after num_kv tokens; None: no such layers
+    start      the key before the first token
     """
 
     request: Request
@@ -32,3 +33,4 @@ class Kept:
     blocks: list[tuple[bytes, int]]
     tail: tuple[bytes, int] | None = None
     state: tuple[bytes, int] | None = None
+    start: bytes = bytes(32)

@@ -5,10 +5,12 @@ chunk of some).
 
     add ──► waiting ──admit──► running ──remove──► (gone)
                ▲      takes memory │                gives it back
-               └─────preempt───────┘  keeps it
+               ├─────preempt───────┤  keeps it
+               └────start over─────┘  gives it back: only after an abandoned step (state_memory.py)
 
 Memory is blocks of KV to the sequence's longest end and, where the model has recurrent layers, one
-slot for their state.
+slot for their state. A sequence may get it with a known beginning (memory.py): then its first chunk
+begins behind that.
 
 Who is first: by rank, that is arrival plus the class's handicap (sequence.py). Waiting sequences
 are admitted strictly in that order: a big one at the head is never passed by smaller ones, so it
@@ -26,9 +28,8 @@ Invariants, checked by check() after every step in the tests:
 from bisect import insort
 from dataclasses import dataclass
 
-from kv_tier.block_pool import BlockPool
-from kv_tier.state_pool import StatePool
 from workers.engine.cost import StepCost
+from workers.engine.memory import Memory
 from workers.engine.sequence import Sequence
 
 
@@ -53,27 +54,32 @@ def rank_of(sequence: Sequence) -> tuple[int, int]:
     return sequence.rank
 
 
+def tokens_to_cut(sequence: Sequence) -> int:
+    """How far a chunk may go: to the next position at which its state is to be kept."""
+    begin, end = sequence.num_cached, len(sequence.token_ids)
+    if sequence.reuse is not None:
+        for cut in sequence.reuse.cuts:
+            if begin < cut < end:
+                end = cut
+    return end - begin
+
+
 class Scheduler:
     """Pure: no clock, no arrays, no model. What steps cost comes in through `cost`."""
 
     def __init__(
         self,
-        pool: BlockPool,
+        memory: Memory,
         cost: StepCost,
         *,
         max_batch: int,
         max_step_tokens: int,
         budget_ms: int,
         chunk: int | None = None,
-        states: StatePool | None = None,
     ) -> None:
-        """chunk: prefill tokens of a step; None: as many as fit budget_ms by `cost`.
-
-        states: None where the model has no recurrent layers
-        """
+        """chunk: prefill tokens of a step; None: as many as fit budget_ms by `cost`."""
         assert 1 <= max_batch <= max_step_tokens, (max_batch, max_step_tokens)
-        self.pool = pool
-        self.states = states
+        self.memory = memory
         self.cost = cost
         self.max_batch = max_batch
         self.max_step_tokens = max_step_tokens
@@ -93,21 +99,24 @@ class Scheduler:
         """It has ended, or is somebody else's now: its memory is free."""
         line = self.running if sequence in self.running else self.waiting
         line.remove(sequence)
-        self.pool.free(sequence.blocks)
-        sequence.blocks = []
-        if self.states is not None and sequence.state_slot is not None:
-            self.states.free(sequence.state_slot)
-            sequence.state_slot = None
+        self.memory.free(sequence)
 
     def preempt(self, sequence: Sequence) -> None:
         """It waits, so that others have its place in the batch, and goes on where it was."""
         self.running.remove(sequence)
         insort(self.waiting, sequence, key=rank_of)
 
+    def start_over(self, sequence: Sequence) -> None:
+        """A running one gives all its memory back and waits for it again, in its rank."""
+        self.running.remove(sequence)
+        sequence.num_cached = 0
+        self.memory.free(sequence)
+        insort(self.waiting, sequence, key=rank_of)
+
     def can_ever_run(self, sequence: Sequence) -> bool:
         """False: its longest end does not fit even into an empty engine."""
         has_room = sequence.max_length > sequence.num_prompt
-        return has_room and sequence.num_blocks_wanted <= self.pool.num_blocks
+        return has_room and sequence.num_blocks_wanted <= self.memory.pool.num_blocks
 
     def schedule(self) -> list[Scheduled]:
         """The next step: decodes first, then prefill. Empty only when nothing runs or waits."""
@@ -137,58 +146,29 @@ class Scheduler:
         """
         head = self.waiting[0]
         assert self.can_ever_run(head), f"{head.id} must be refused, not scheduled"
-        if head.blocks or self._reserve(head):
+        if head.blocks or self.memory.reserve(head):
             return head
         for sequence in self.waiting:
             if sequence.blocks:
                 return sequence
         return None
 
-    def _reserve(self, sequence: Sequence) -> bool:
-        """Give it its memory; False: not all of it is free, and it has none."""
-        if sequence.num_blocks_wanted > self.pool.num_free:
-            return False
-        if self.states is not None:
-            if not self.states.can_allocate:
-                return False
-            sequence.state_slot = self.states.allocate()
-        sequence.take_blocks(self.pool.allocate(sequence.num_blocks_wanted))
-        return True
-
     def _prefill(self, room: int) -> list[Scheduled]:
         chunks: list[Scheduled] = []
         for sequence in self.running:
             if room > 0 and sequence.num_uncached > 1:
-                num_tokens = min(room, sequence.num_uncached)
+                num_tokens = min(room, sequence.num_uncached, tokens_to_cut(sequence))
                 chunks.append(Scheduled(sequence, sequence.num_cached + num_tokens))
                 room -= num_tokens
         return chunks
 
     def check(self) -> None:
-        """Assert the invariants."""
-        self.pool.check()
+        """Assert the invariants but those of memory, which Memory.check holds."""
         ids = [sequence.id for sequence in self.waiting + self.running]
         assert len(set(ids)) == len(ids), ids
         for line in (self.waiting, self.running):
             assert line == sorted(line, key=rank_of), [sequence.id for sequence in line]
         assert len(self.running) <= self.max_batch, len(self.running)
-        self._check_memory()
         for sequence in self.running:
             assert sequence.blocks, sequence.id
             assert sequence.num_cached < len(sequence.token_ids) <= sequence.max_length, sequence.id
-
-    def _check_memory(self) -> None:
-        """Every sequence holds all of its memory or none, and no two hold the same."""
-        everybody = self.waiting + self.running
-        held = [block_id for sequence in everybody for block_id in sequence.blocks]
-        assert len(set(held)) == len(held), "two sequences write to one block"
-        assert len(held) == self.pool.num_blocks - self.pool.num_free, "a block is held by nobody"
-        for sequence in everybody:
-            assert len(sequence.blocks) in (0, sequence.num_blocks_wanted), sequence.id
-            assert sequence.blocks or sequence.num_cached == 0, sequence.id
-            has_slot = self.states is not None and bool(sequence.blocks)
-            assert (sequence.state_slot is not None) == has_slot, sequence.id
-        if self.states is not None:
-            self.states.check()
-            slots = {s.state_slot for s in everybody if s.state_slot is not None}
-            assert len(slots) == self.states.num_held, "a state slot is held twice, or by nobody"

@@ -10,6 +10,9 @@ A resumed sequence starts with its journalled tokens already appended: they are 
 prompt, never emitted again, and everything after them is what it would have been (law one).
 
 Where the model has recurrent layers, state_slot holds their state after num_cached tokens.
+
+A sequence with `reuse` may begin with blocks that others made: then it starts with num_cached > 0,
+and never writes to a block below that.
 """
 
 from collections.abc import Sequence as Items
@@ -19,6 +22,7 @@ import numpy as np
 
 from kernels.ops import BLOCK_TOKENS, I32
 from workers.engine.metrics import Times
+from workers.engine.reuse import Reuse
 from workers.text.stream import TextStream
 from workers.wire import Request, TokenEvent, Usage
 
@@ -47,6 +51,9 @@ class Sequence:
         self.output_counts: dict[int, int] = {}
         self.finish_reason: str | None = None
         self.every_logit = False
+        self.keep = False
+        self.reuse: Reuse | None = None
+        self.num_reused = -1
         self.times = Times(request.arrival_ms)
         self.rank = (request.arrival_ms + URGENCY_MS[request.sla], 0)
 
@@ -65,7 +72,16 @@ class Sequence:
 
     @property
     def usage(self) -> Usage:
-        return Usage(prompt_tokens=self.num_prompt, output_tokens=self.num_output)
+        return Usage(
+            prompt_tokens=self.num_prompt,
+            output_tokens=self.num_output,
+            cached_tokens=max(0, min(self.num_reused, self.num_prompt)),
+        )
+
+    def note_reused(self, num_tokens: int) -> None:
+        """It got its memory, and so many tokens need no computing; only the first time counts."""
+        if self.num_reused < 0:
+            self.num_reused = num_tokens
 
     def take_blocks(self, blocks: list[int]) -> None:
         """The blocks reserved for it, in order of position."""

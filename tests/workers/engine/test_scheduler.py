@@ -9,6 +9,7 @@ from kv_tier.block_pool import BlockPool
 from kv_tier.state_pool import StatePool
 from tests.workers.engine.fake import CONTEXT, END_ID, FakeText, make_request
 from workers.engine.cost import StepCost
+from workers.engine.memory import Memory
 from workers.engine.scheduler import Scheduler
 from workers.engine.sequence import Sequence
 from workers.text.stream import TextStream
@@ -23,18 +24,22 @@ def make_scheduler(
     cost = StepCost()
     cost.observe(1, 0, 0)  # steps cost nothing: only max_step_tokens limits
     return Scheduler(
-        BlockPool(num_blocks),
+        Memory(BlockPool(num_blocks), states),
         cost,
         max_batch=max_batch,
         max_step_tokens=max_step_tokens,
         budget_ms=50,
-        states=states,
     )
 
 
 def make_sequence(request_id: str, num_prompt: int = 10, **wanted) -> Sequence:
     request = make_request(request_id, range(5, 5 + num_prompt), **wanted)
     return Sequence(request, TextStream(FakeText(), ()), 0, CONTEXT)
+
+
+def check(scheduler: Scheduler) -> None:
+    scheduler.check()
+    scheduler.memory.check(scheduler.running + scheduler.waiting)
 
 
 def play(scheduler: Scheduler) -> dict[str, int]:
@@ -49,7 +54,7 @@ def play(scheduler: Scheduler) -> dict[str, int]:
             sequence.append(50, frozenset({END_ID}))
             if sequence.finish_reason is not None:
                 scheduler.remove(sequence)
-    scheduler.check()
+    check(scheduler)
     return seen
 
 
@@ -115,7 +120,7 @@ def test_blocks_are_reserved_to_the_longest_end():
     scheduler.add(make_sequence("a", 10, max_tokens=BLOCK_TOKENS))
     play(scheduler)
     assert len(scheduler.running[0].blocks) == 2
-    assert scheduler.pool.num_free == 14
+    assert scheduler.memory.pool.num_free == 14
 
 
 def test_the_context_bounds_what_is_reserved():
@@ -178,7 +183,7 @@ def test_removing_a_waiting_one_frees_nothing_twice():
     scheduler.add(waiting)
     play(scheduler)
     scheduler.remove(waiting)
-    scheduler.check()
+    check(scheduler)
     assert (len(scheduler.running), len(scheduler.waiting)) == (1, 0)
 
 
@@ -237,10 +242,10 @@ def test_a_preempted_one_that_is_removed_gives_its_memory_back():
     scheduler.add(sequence)
     play(scheduler)
     scheduler.preempt(sequence)
-    scheduler.check()
+    check(scheduler)
     scheduler.remove(sequence)
-    scheduler.check()
-    assert (scheduler.pool.num_free, states.num_held) == (16, 0)
+    check(scheduler)
+    assert (scheduler.memory.pool.num_free, states.num_held) == (16, 0)
 
 
 CASE = st.tuples(
@@ -270,8 +275,8 @@ def test_everything_that_fits_ends_and_all_memory_returns(
             break
         if scheduler.running and step % preempt_every == 0:
             scheduler.preempt(scheduler.running[step % len(scheduler.running)])
-            scheduler.check()
+            check(scheduler)
         assert play(scheduler)
     assert not (scheduler.running or scheduler.waiting)
-    assert scheduler.pool.num_free == num_blocks
+    assert scheduler.memory.pool.num_free == num_blocks
     assert states is None or states.num_held == 0

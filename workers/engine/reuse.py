@@ -1,0 +1,93 @@
+"""What one sequence knows of its beginning: the keys of its blocks, and which files hold them.
+
+    tokens   [0, 256)   [256, 512)   [512, 700)
+    keys      keys[0]     keys[1]                     sealed: the pool knows the block by its key
+              sealed      sealed       not complete
+
+Keys are made here from the sequence's own tokens, whatever a Prefix says: what is found under a key
+is right for whoever has that key.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence as Items
+from typing import TYPE_CHECKING, Final
+
+from kernels.ops import BLOCK_TOKENS
+
+if TYPE_CHECKING:
+    from kv_tier.chain import Chain
+    from kv_tier.prefix import Prefix
+
+LENGTHS_OF_ONE: Final = 4  # ends remembered behind one block
+PARENTS_MAX: Final = 4096  # blocks behind which ends are remembered
+
+
+class Reuse:
+    """Of one sequence; token_ids is its growing list, shared with it.
+
+    num_sealed  of its blocks the pool knows the keys
+    cuts        positions at which a chunk must end, for a checkpoint of the recurrent state
+    marks       positions of which a lasting checkpoint was taken or used
+    is_looking  False: it computes everything, and only its blocks are kept
+    """
+
+    def __init__(
+        self, chain: "Chain", token_ids: list[int], prefix: "Prefix | None", *, is_looking: bool
+    ) -> None:
+        self.chain = chain
+        self.prefix = prefix
+        self.is_looking = is_looking
+        self.keys: list[bytes] = chain.block_keys(token_ids)
+        self.num_sealed = 0
+        self.cuts: set[int] = set()
+        self.marks: set[int] = set()
+        self._token_ids = token_ids
+        self._ends: dict[int, bytes] = {}
+
+    def parent(self, num_blocks: int) -> bytes:
+        """The key after so many full blocks, each of which is computed or was in the prompt."""
+        return self.keys[num_blocks - 1] if num_blocks else self.chain.start
+
+    def key_at(self, position: int) -> bytes:
+        """The key after `position` tokens; at a block's end it is the block's."""
+        self.extend(position)
+        num_blocks, rest = divmod(position, BLOCK_TOKENS)
+        if rest == 0:
+            return self.parent(num_blocks)
+        key = self._ends.get(position)
+        if key is None:
+            begin = num_blocks * BLOCK_TOKENS
+            key = self.chain.next(self.parent(num_blocks), self._token_ids[begin:position])
+            self._ends[position] = key
+        return key
+
+    def extend(self, position: int) -> None:
+        """Keys of the blocks that have become full, up to position."""
+        while (len(self.keys) + 1) * BLOCK_TOKENS <= position:
+            begin = len(self.keys) * BLOCK_TOKENS
+            ids = self._token_ids[begin : begin + BLOCK_TOKENS]
+            self.keys.append(self.chain.next(self.parent(len(self.keys)), ids))
+
+    def close(self) -> None:
+        """The files are used up, or not wanted."""
+        if self.prefix is not None:
+            self.prefix.close()
+            self.prefix = None
+
+
+class Ends:
+    """Where tails and states were left, by the key of the block before them. Only a hint: what is
+    behind it may have gone."""
+
+    def __init__(self) -> None:
+        self._lengths: OrderedDict[bytes, list[int]] = OrderedDict()  # noted longest ago first
+
+    def note(self, parent: bytes, length: int) -> None:
+        """Something lies `length` tokens behind the block `parent`."""
+        lengths = [one for one in self._lengths.pop(parent, []) if one != length]
+        self._lengths[parent] = [*lengths, length][-LENGTHS_OF_ONE:]
+        if len(self._lengths) > PARENTS_MAX:
+            self._lengths.popitem(last=False)
+
+    def after(self, parent: bytes) -> Items[int]:
+        return self._lengths.get(parent, ())
