@@ -32,6 +32,7 @@ from workers.wire import (
     end_fields,
     parse_entry,
     parse_job,
+    parse_session,
     parse_webhook,
     request_fields,
     token_entry_id,
@@ -180,8 +181,8 @@ class Store:
     def route(self, *, sla: str, entry_id: str, request: Request, pool: str, reason: str) -> str:
         """Hand an admitted request from its stream to a pool's queue.
 
-        Gives "routed", "duplicate" (the id is known; the entry is gone) or "not-mine" (another
-        router did it).
+        Gives "routed", "waits" (for its session), "duplicate" (the id is known; the entry is gone)
+        or "not-mine" (another router did it).
         """
         keys = [self.keys.requests(sla), self.keys.job(request.id), self.keys.rq_job(request.id)]
         keys += [self.keys.queue(pool), self.keys.active]
@@ -274,16 +275,22 @@ class Store:
     def hand_over(self, pool: str, item: Claimed, target_pool: str) -> bool:
         """Give a request to the front of another pool's queue; no attempt is burnt.
 
-        False: the lease was lost, or the request ended instead; it is not ours any more.
+        False: the lease was lost, or the request ended instead. May be repeated.
         """
-        raise NotImplementedError
+        keys = [self.keys.job(item.job_id)]
+        names = (item.job_id, item.execution_id, target_pool)
+        return bool(self.run("hand_over", keys, pool, self.max_attempts, *names) == 1)
 
     def compose(self, item: Claimed, request: Request, *, forked_at: int | None = None) -> bool:
         """Write the composed prompt of a session's request into its job. May be repeated.
 
         False: the lease was lost, nothing is written.
         """
-        raise NotImplementedError
+        keys = [self.keys.job(item.job_id)]
+        told = (msgspec.msgpack.encode(request), len(request.token_ids))
+        forked = "" if forked_at is None else forked_at
+        names = (item.job_id, item.execution_id)
+        return bool(self.run("compose", keys, *names, *told, forked) == 1)
 
     def recover(self, pool: str, dead_worker: str) -> list[str]:
         """Put back what a dead worker of this name held."""
@@ -313,20 +320,37 @@ class Store:
     # --- sessions, by their full ids ---
 
     def session(self, session: str) -> dict[str, Any]:
-        """What is known of a session: holder, fence, home, pool, writing, tokens, ...; or {}."""
-        raise NotImplementedError
+        """What is known of a session; empty: nothing.
+
+        holder      the request that is in a queue or runs; absent: none
+        waiting     how many wait for it
+        fence       claims of its requests so far; home, pool: the worker and pool of the last one
+        writing, tokens, generation, used_ms: what pools noted
+        """
+        with self.redis.pipeline(transaction=False) as pipeline:
+            pipeline.hgetall(self.keys.session(session))
+            pipeline.llen(self.keys.session_waiting(session))
+            raw, waiting = pipeline.execute()
+        return {**parse_session(raw), "waiting": waiting} if raw else {}
 
     def session_note(self, session: str, **fields: str | int) -> None:
         """Say something of a session: writing, tokens, generation, used_ms, home, pool."""
-        raise NotImplementedError
+        key = self.keys.session(session)
+        with self.redis.pipeline(transaction=False) as pipeline:
+            pipeline.hset(key, mapping=cast(dict[str | bytes, Any], fields))
+            pipeline.expire(key, KEEP_S)
+            pipeline.execute()
 
     def move(self, request_id: str, pool: str) -> str:
         """Have another pool go on with a request.
 
-        Gives "moving" (its pool is told: `move ID POOL`), "moved" (it waited), "ended" or
-        "unknown".
+        Gives "moving" (its pool is told: `move ID POOL`), "moved" (it waited, or is there), "ended"
+        or "unknown" (also of one that no router has seen). Raises ValueError for no pool.
         """
-        raise NotImplementedError
+        if pool not in POOLS:
+            raise ValueError(f"pool: must be one of {', '.join(POOLS)}, got {pool!r}")
+        keys = [self.keys.job(request_id), self.keys.control]
+        return text(self.run("move", keys, request_id, pool))
 
     # --- what anybody may read ---
 
@@ -371,12 +395,14 @@ class Store:
         return [msgspec.json.decode(report, type=PoolLoad) for report in reports if report]
 
 
-def claimed(job_id: bytes, execution_id: bytes, request: bytes, attempts: int) -> Claimed:
+def claimed(
+    job_id: bytes, execution_id: bytes, request: bytes, attempts: int, fence: int
+) -> Claimed:
     try:
         asked = msgspec.msgpack.decode(request, type=Request) if request else None
     except msgspec.MsgspecError:  # written by another version, or by hand: its pool ends it
         asked = None
-    return Claimed(job_id.decode(), execution_id.decode(), attempts, asked)
+    return Claimed(job_id.decode(), execution_id.decode(), attempts, asked, fence)
 
 
 def is_full(error: Exception) -> bool:

@@ -86,6 +86,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     variables: dict[str, bool | int | float | str] = msgspec.field(default_factory=dict)
     composed: bool = False
 
+    @property
+    def session(self) -> str | None:
+        """The session's full id, as keys use it."""
+        return None if self.session_id is None else full_id(self.tenant, self.session_id)
+
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What a request took. cached_tokens: of the prompt's, those that were not computed again."""
@@ -148,6 +153,7 @@ class Keys:
         self.ends = f"{prefix}:ends"  # counters: "CLASS STATUS"
         self.control = f"{prefix}:control"
         self.pools = f"{prefix}:pools"
+        self.waiting = f"{prefix}:waiting"  # ids that wait for their session
         self.webhooks_due = f"{prefix}:webhooks:due"
         self.webhook_queue = self.queue(WEBHOOKS)
         self.rq_suspended = f"{self.rq_prefix}:suspended"
@@ -199,7 +205,13 @@ class Keys:
 
     def lasting(self) -> list[str]:
         """Keys that belong to the node: they expire when nobody has renewed them for KEEP_S."""
-        ours = [self.dead, self.active, self.webhooks_due, *map(self.requests, SLA_CLASSES)]
+        ours = [
+            self.dead,
+            self.active,
+            self.waiting,
+            self.webhooks_due,
+            *map(self.requests, SLA_CLASSES),
+        ]
         rq = ("queues", "workers", *self._of_each_queue("workers", "queue", "wip"))
         return ours + [f"{self.rq_prefix}:{name}" for name in rq]
 
@@ -309,10 +321,11 @@ def request_fields(request: Request, reason: str) -> dict[str, str | int | bytes
         "tenant": request.tenant,
         "model": request.model,
         "arrival_ms": request.arrival_ms,
-        "prompt_tokens": len(request.token_ids),
         "metadata": json.dumps(request.metadata, ensure_ascii=False),
         "reason": reason,
     }
+    if request.token_ids:
+        fields["prompt_tokens"] = len(request.token_ids)
     if request.deadline_ms is not None:
         fields["deadline_ms"] = request.deadline_ms
     if request.session_id is not None:
@@ -352,6 +365,15 @@ def parse_job(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
         else:
             job[name] = value if name == "request" else value.decode("utf-8", "replace")
     return job
+
+
+SESSION_INTS: Final = ("fence", "tokens", "generation", "used_ms")
+
+
+def parse_session(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """A session's hash with Python's types."""
+    words = {name.decode(): value.decode("utf-8", "replace") for name, value in raw.items()}
+    return {name: int(text) if name in SESSION_INTS else text for name, text in words.items()}
 
 
 WEBHOOK_INTS: Final = ("attempts", "failures", "last_status", "last_ms", "next_at", "created_ms")

@@ -6,6 +6,7 @@
 -- returns {lost ids, cancelled ids, 1 when RQ knows the worker}
 -- include names
 -- include rq_job
+-- include session
 -- include end_request
 -- include lease
 local queue, lease_s, lost, cancelled = ARGV[5], tonumber(ARGV[7]), {}, {}

@@ -5,6 +5,7 @@
 -- returns "cancelled" (it waited), "cancelling" (it runs: its pool is told), "ended" or "unknown"
 -- include names
 -- include rq_job
+-- include session
 -- include end_request
 local known = redis.call('HMGET', KEYS[1], 'status', 'pool')
 if not known[1] then return 'unknown' end

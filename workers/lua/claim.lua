@@ -3,12 +3,15 @@
 -- KEYS[1] queue   KEYS[2] RQ's suspension flag
 -- ARGV[5] queue name   ARGV[6] worker   ARGV[7] room   ARGV[8] lease_s   ARGV[9] max_attempts
 -- ARGV[10] "1": the worker runs nothing   ARGV[11] ... execution ids, at least `room`
--- returns {id, execution, request, attempts} of each; request is "" for webhooks
+-- returns {id, execution, request, attempts, fence} of each; request is "" for webhooks, fence 0 for
+-- what belongs to no session
 --
+-- A session's request is taken only as the session's holder; its fence is higher than all before.
 -- What ended while it waited is skipped; what expired ends here. An item whose worker died twice
 -- without one new token between runs alone, so that what kills its worker takes no other along.
 -- include names
 -- include rq_job
+-- include session
 -- include end_request
 -- include lease
 local SUSPECT = 2
@@ -37,6 +40,21 @@ local function ends(id, known, attempts)
   return true
 end
 
+-- True when another request holds the session after all: this one waits for it.
+local function must_wait(id, session)
+  local holder = session and holder_of(session)
+  if not holder or holder == id then return false end
+  wait_for_session(session, id, true)
+  return true
+end
+
+local function take_session(session, id)
+  local key = session_key(session)
+  hold_session(session, id)
+  redis.call('HSET', key, 'pool', queue, 'home', worker, 'used_ms', NOW_MS)
+  return redis.call('HINCRBY', key, 'fence', 1)
+end
+
 if redis.call('EXISTS', KEYS[2]) == 1 then return {} end
 local taken, alone = {}, false
 while #taken < room and not alone do
@@ -46,9 +64,10 @@ while #taken < room and not alone do
   local known =
     redis.call('HMGET', record, 'status', 'attempts', 'deadline_ms', 'cancel', 'request')
   local attempts = tonumber(known[2] or 0)
+  local session = is_pool and session_of(id)
   if known[1] ~= 'queued' then
     pass_over(id, known[1])
-  elseif not ends(id, known, attempts) then
+  elseif not ends(id, known, attempts) and not must_wait(id, session) then
     alone = is_pool and attempts >= SUSPECT
     if alone and not (idle and #taken == 0) then
       redis.call('LPUSH', KEYS[1], id)
@@ -63,7 +82,8 @@ while #taken < room and not alone do
     end
     redis.call('HSET', record, 'attempts', attempts + 1)
     take_lease(queue, worker, id, execution, lease_s)
-    taken[#taken + 1] = { id, execution, known[5] or '', attempts + 1 }
+    local fence = session and take_session(session, id) or 0
+    taken[#taken + 1] = { id, execution, known[5] or '', attempts + 1, fence }
   end
 end
 if #taken > 0 and redis.call('LLEN', KEYS[1]) > 0 then ring(queue) end

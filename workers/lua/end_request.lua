@@ -1,4 +1,5 @@
--- end_request.lua - the one way a request ends, whoever ends it. Needs names.lua, rq_job.lua.
+-- end_request.lua - the one way a request ends, whoever ends it.
+-- Needs names.lua, rq_job.lua, session.lua.
 local RQ_STATUS = {
   finished = 'finished', failed = 'failed', expired = 'failed', cancelled = 'canceled'
 }
@@ -45,6 +46,17 @@ local function queue_webhook(id, status)
   return KEEP_S
 end
 
+-- What the end says of the request's session.
+local function tell_of_session(id, flat)
+  local known = redis.call('HMGET', job_key(id), 'session_id', 'forked_at')
+  for i, name in ipairs({ 'session_id', 'forked_at' }) do
+    if known[i] then
+      flat[#flat + 1] = name
+      flat[#flat + 1] = known[i]
+    end
+  end
+end
+
 -- flat: field, value, ... of the end event, status first.
 -- text: the whole text, or nil: taken from the journal.
 -- The caller has made sure that the request has not ended.
@@ -53,6 +65,7 @@ local function end_request(id, flat, text)
   redis.call('ZREM', P .. ':active', id)
   redis.call('HINCRBY', P .. ':ends', (redis.call('HGET', job, 'sla') or '?') .. ' ' .. status, 1)
   redis.call('EXPIRE', P .. ':ends', KEEP_S)
+  tell_of_session(id, flat)
   redis.pcall('XADD', tokens, '1-0', unpack(flat))
   redis.call('HSET', job, unpack(flat))
   if not text then
@@ -66,6 +79,11 @@ local function end_request(id, flat, text)
   redis.call('EXPIRE', job, keep_s)
   redis.call('EXPIRE', tokens, RESULT_TTL_S)
   rq_end(id, RQ_STATUS[status])
+  leave_session(id)
+end
+
+local function end_as(id, status, reason)
+  end_request(id, { 'status', status, 'text', '', 'error', reason, 'code', status })
 end
 
 -- A record that a person should look at; bounded.

@@ -6,6 +6,7 @@
 -- returns 1 when it is so (also when it was so already); 0: the lease was lost, nothing is written
 -- include names
 -- include rq_job
+-- include session
 -- include end_request
 -- include lease
 local id, execution = ARGV[7], ARGV[8]

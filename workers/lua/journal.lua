@@ -7,6 +7,7 @@
 -- returns the ids whose lease is lost; nothing was written for them
 -- include names
 -- include rq_job
+-- include session
 -- include end_request
 -- include lease
 local queue, lost, i = ARGV[5], {}, 6

@@ -1,5 +1,5 @@
 -- lease.lua - who works on what: a lease is a member ID:EXECUTION of RQ's registry of started jobs.
--- Needs names.lua, rq_job.lua, end_request.lua.
+-- Needs names.lua, rq_job.lua, session.lua, end_request.lua.
 --
 -- The lease ends at score - LEASE_SLACK_S, by the server's clock. RQ's own cleanup (any `rq info`
 -- runs it, by its caller's clock, and it would burn a retry) looks at the score itself, so it comes
@@ -58,10 +58,6 @@ local function drop_lease(queue, id, execution)
   redis.call('ZREM', RQ .. ':executions:' .. id, execution)
   if worker then redis.call('SREM', RQ .. ':worker:' .. worker .. ':executions', member) end
   return true
-end
-
-local function end_as(id, status, reason)
-  end_request(id, { 'status', status, 'text', '', 'error', reason, 'code', status })
 end
 
 -- It was delivered too often without moving: it ends, with a record of why.

@@ -5,6 +5,7 @@
 -- returns the ids that were put back
 -- include names
 -- include rq_job
+-- include session
 -- include end_request
 -- include lease
 local items = {}

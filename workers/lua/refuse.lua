@@ -7,6 +7,7 @@
 -- returns "refused", "duplicate" (the id is known: nothing but the entry goes) or "not-mine"
 -- include names
 -- include rq_job
+-- include session
 -- include end_request
 if redis.call('XACK', KEYS[1], ARGV[5], ARGV[6]) == 0 then return 'not-mine' end
 redis.call('XDEL', KEYS[1], ARGV[6])

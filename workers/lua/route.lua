@@ -4,9 +4,11 @@
 -- KEYS[5] active
 -- ARGV[5] group   ARGV[6] entry id   ARGV[7] request id   ARGV[8] pool
 -- ARGV[9] ... fields of the job's hash
--- returns "routed", "duplicate" (id known: its first request stands) or "not-mine" (another's)
+-- returns "routed", "waits" (for its session: another request holds it), "duplicate" (id known: its
+-- first request stands) or "not-mine" (another's)
 -- include names
 -- include rq_job
+-- include session
 if redis.call('XACK', KEYS[1], ARGV[5], ARGV[6]) == 0 then return 'not-mine' end
 redis.call('XDEL', KEYS[1], ARGV[6])
 local known = redis.call('HMGET', KEYS[2], 'status', 'entry')
@@ -16,5 +18,13 @@ redis.call('HSET', KEYS[2], 'status', 'queued', 'entry', ARGV[6], 'queued_ms', N
 redis.call('EXPIRE', KEYS[2], KEEP_S)
 redis.call('ZADD', KEYS[5], NOW_MS, ARGV[7])
 redis.call('EXPIRE', KEYS[5], KEEP_S)
+local session = session_of(ARGV[7])
+if session then
+  if holder_of(session) or pass_session_on(session) then
+    wait_for_session(session, ARGV[7])
+    return 'waits'
+  end
+  hold_session(session, ARGV[7])
+end
 rq_push(ARGV[7], ARGV[8], 'workers.jobs.generate', ARGV[7])
 return 'routed'

@@ -5,6 +5,7 @@
 -- returns {how many were looked at, ms until the next look or -1}
 -- include names
 -- include rq_job
+-- include session
 -- include end_request
 -- include lease
 

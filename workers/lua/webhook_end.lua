@@ -8,6 +8,7 @@
 -- returns the webhook's state, or "lost": the lease is somebody else's and nothing was changed
 -- include names
 -- include rq_job
+-- include session
 -- include end_request
 -- include lease
 local id, job_id, verdict = ARGV[5], ARGV[6], ARGV[8]

@@ -6,6 +6,7 @@
 -- returns "queued", "unknown" (no such dead letter any more) or the state that forbids it
 -- include names
 -- include rq_job
+-- include session
 -- include end_request
 if #redis.call('XRANGE', KEYS[1], ARGV[5], ARGV[5]) == 0 then return 'unknown' end
 local state = redis.call('HGET', KEYS[2], 'state')

@@ -1,0 +1,23 @@
+-- move.lua - somebody wants a request to be run by another pool.
+--
+-- KEYS[1] hash of the job   KEYS[2] channel of the pools
+-- ARGV[5] request id   ARGV[6] the other pool
+-- returns "moved" (it waited, or is there), "moving" (it runs: its pool is told), "ended" or
+-- "unknown" (also of one that is not routed yet)
+-- include names
+-- include rq_job
+-- include session
+local id, target = ARGV[5], ARGV[6]
+local known = redis.call('HMGET', KEYS[1], 'status', 'pool')
+local status, pool = known[1], known[2]
+if not status or status == 'accepted' then return 'unknown' end
+if TERMINAL[status] then return 'ended' end
+if pool == target then return 'moved' end
+if status == 'running' then
+  redis.call('PUBLISH', KEYS[2], 'move ' .. id .. ' ' .. target)
+  return 'moving'
+end
+local was_queued = redis.call('LREM', queue_key(pool), 0, id) > 0
+redis.call('HSET', KEYS[1], 'pool', target)
+if was_queued then rq_push(id, target, 'workers.jobs.generate', id) end
+return 'moved'

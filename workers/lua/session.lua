@@ -1,0 +1,87 @@
+-- session.lua - of a session's requests one at a time is in a queue or runs: the session's holder.
+-- Needs names.lua, rq_job.lua.
+--
+-- The others wait in a list, in the order in which they were routed. Whatever ends the holder lets
+-- the next one in (end_request.lua). A holder that vanished is found by reconcile.lua.
+local WAITS = '; waits for its session, behind '
+local LET_IN = {} -- ids that this script has let in
+
+local function session_key(session) return P .. ':session:' .. session end
+local function session_list(session) return session_key(session) .. ':waiting' end
+local function waiting_key() return P .. ':waiting' end
+
+-- The full id of a request's session; nil when it belongs to none.
+local function session_of(id)
+  local known = redis.call('HMGET', job_key(id), 'session_id', 'tenant')
+  if not known[1] then return nil end
+  if not known[2] or known[2] == 'default' then return known[1] end
+  return known[2] .. '--' .. known[1]
+end
+
+local function keep_session(session)
+  redis.call('EXPIRE', session_key(session), KEEP_S)
+  redis.call('EXPIRE', session_list(session), KEEP_S)
+  redis.call('EXPIRE', waiting_key(), KEEP_S)
+end
+
+-- Who holds the session: nil when nobody does, or when it ended or vanished.
+local function holder_of(session)
+  local holder = redis.call('HGET', session_key(session), 'holder')
+  local status = holder and redis.call('HGET', job_key(holder), 'status')
+  return status and not TERMINAL[status] and holder or nil
+end
+
+local function hold_session(session, id)
+  redis.call('HSET', session_key(session), 'holder', id)
+  keep_session(session)
+end
+
+-- Behind all that wait for the session; `front`: before them.
+local function wait_for_session(session, id, front)
+  local list = session_list(session)
+  local ahead = front and 1 or redis.call('LLEN', list) + 1
+  local reason = redis.call('HGET', job_key(id), 'reason') or ''
+  redis.call(front and 'LPUSH' or 'RPUSH', list, id)
+  redis.call('ZADD', waiting_key(), NOW_MS, id)
+  redis.call('HSET', job_key(id), 'reason', reason .. WAITS .. ahead)
+  keep_session(session)
+end
+
+local function stop_waiting(session, id)
+  redis.call('LREM', session_list(session), 0, id)
+  redis.call('ZREM', waiting_key(), id)
+  local reason = redis.call('HGET', job_key(id), 'reason')
+  local mark = reason and string.find(reason, WAITS, 1, true)
+  if mark then redis.call('HSET', job_key(id), 'reason', string.sub(reason, 1, mark - 1)) end
+end
+
+-- The first that waits holds the session and goes into its pool's queue; gives its id, or nil.
+local function pass_session_on(session)
+  local list = session_list(session)
+  local id = redis.call('LINDEX', list, 0)
+  while id do
+    local known = redis.call('HMGET', job_key(id), 'status', 'pool')
+    stop_waiting(session, id)
+    if known[1] == 'queued' and known[2] then
+      hold_session(session, id)
+      rq_push(id, known[2], 'workers.jobs.generate', id)
+      LET_IN[id] = true
+      return id
+    end
+    id = redis.call('LINDEX', list, 0)
+  end
+  redis.call('HDEL', session_key(session), 'holder')
+  keep_session(session)
+  return nil
+end
+
+-- A request of a session ended: as its holder, or while it waited.
+local function leave_session(id)
+  local session = session_of(id)
+  if not session then return end
+  if redis.call('HGET', session_key(session), 'holder') == id then
+    pass_session_on(session)
+  else
+    stop_waiting(session, id)
+  end
+end
