@@ -59,7 +59,7 @@ class Writer(Servant):
     """put, want, hurry, drain: from any thread. release, hold_state: give a call to the engine's.
 
     release(kept)                nobody holds it any more
-    release_kv(kept, then)       the same, but its state is held on: then(kept of the state or None)
+    release_kv(kept, then)       the same, but its state is held on: then(Kept), or then(None)
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class Writer(Servant):
         self.release, self.release_kv = release, release_kv
         self.blocks_max, self.states_max = blocks_max, states_max
         self.entries: list[Suspended] = []
+        self.written: list[str] = []  # sessions of which that is still to be said
         self.changed = threading.Condition()
         self.stopping = False
         self.short_since: float | None = None
@@ -100,8 +101,11 @@ class Writer(Servant):
     def want(self, session: str) -> None:
         """Another pool waits for this session."""
         with self.changed:
-            for entry in self.entries:
-                entry.is_urgent |= entry.session == session
+            ours = [entry for entry in self.entries if entry.session == session]
+            for entry in ours:
+                entry.is_urgent = True
+            if not ours:
+                self.written.append(session)
             self.changed.notify_all()
 
     def hurry(self, is_short: bool) -> None:
@@ -139,8 +143,11 @@ class Writer(Servant):
         while True:
             with self.changed:
                 entry = self._next()
-                if entry is None:
+                if entry is None and not self.written:
                     self.changed.wait(self._rest_s())
+                written, self.written = self.written, []
+            for session in written:
+                self._tell_written(session)
             if entry is not None:
                 self.write(entry)
             elif time.monotonic() > self.collect_at and not self.stopping:
@@ -169,7 +176,7 @@ class Writer(Servant):
             return True
         return now - entry.since > IDLE_S
 
-    def write(self, entry: Suspended) -> None:
+    def write(self, entry: Suspended) -> object:
         whole = self.stopping or entry.is_urgent or entry.then is not None
         begin = time.monotonic()
         try:
@@ -184,10 +191,7 @@ class Writer(Servant):
         self.backing.moves()
         if entry.kept.state is None or whole or entry.is_kv_written:
             return self._done(entry)
-        with self.changed:
-            self.entries.remove(entry)
-        self.release_kv(entry.kept, lambda kept: self._keep_state(entry, kept))
-        return None
+        return self.release_kv(entry.kept, lambda kept: self._keep_state(entry, kept))
 
     def _commit(self, entry: Suspended, *, state: bool) -> None:
         """A manifest that names what was written; the session's owner may be another by now."""
@@ -206,17 +210,18 @@ class Writer(Servant):
             log.debug("somebody else goes on with it", session=entry.session)
 
     def _keep_state(self, entry: Suspended, kept: Kept | None) -> None:
-        """Its blocks are files and given back; the state waits in RAM, in the engine's hands."""
-        if kept is None:
-            self._tell_written(entry.session)
-            return
-        state = Suspended(kept, entry.session, entry.manifest, is_kv_written=True)
+        """Its blocks are files and given back; the state waits in RAM. In the engine's thread."""
         with self.changed:
-            if any(other.session == entry.session for other in self.entries):
-                self.release(kept)  # the session went on meanwhile
-                return
-            self.entries.append(state)
-            self._mind_bounds()
+            self.entries.remove(entry)
+            if any(other.session == entry.session for other in self.entries):  # it went on
+                if kept is not None:
+                    self.release(kept)
+            elif kept is None:
+                self.written.append(entry.session)
+            else:
+                state = Suspended(kept, entry.session, entry.manifest, is_kv_written=True)
+                self.entries.append(state)
+                self._mind_bounds()
             self.changed.notify_all()
 
     def _done(self, entry: Suspended) -> None:

@@ -1,0 +1,121 @@
+"""A turn is durable before it is said to be finished; who is not the owner says nothing."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from kv_tier.files import DiskFull
+from tests.workers.session.fakes import (
+    FakeBacking,
+    FakeStore,
+    item_of,
+    kept_of,
+    manifest_of,
+    turn_of,
+)
+from workers.session import turn as turn_module
+from workers.session.keeper_of_sessions import Ended, KeeperOfSessions
+from workers.wire import EndEvent
+
+FULL = DiskFull(Path("x"), OSError(errno.ENOSPC, "No space left on device"))
+DONE = EndEvent(status="finished", finish_reason="stop", digest="ab")
+
+
+class Desk:
+    """A keeper, and in which order it did what."""
+
+    def __init__(self):
+        self.backing, self.store = FakeBacking(), FakeStore()
+        self.tier, self.did = self.backing.tier, []
+        self.keeper = KeeperOfSessions(
+            self.store,
+            "cpu",
+            "w",
+            self.backing,
+            self,
+            tell=lambda told: self.did.append(("told", told.event, len(self.tier.committed))),
+            lost=lambda item: self.did.append(("lost", item.job_id)),
+            release=lambda kept: self.did.append(("released", kept.num_kv)),
+        )
+
+    def put(self, entry):
+        """As the writer."""
+        self.did.append(("written behind", entry.manifest.generation))
+
+    def end(self, turn=None):
+        ended = Ended(item_of(), DONE, "Hello", kept_of(), turn or turn_of())
+        self.keeper.put(ended)
+        self.keeper.put(None)
+        self.keeper.serve()
+
+
+@pytest.fixture
+def desk(monkeypatch):
+    monkeypatch.setattr(turn_module, "turn_after", lambda turn, ids, text: (len(ids), text))
+    return Desk()
+
+
+def test_the_log_is_durable_before_the_end_is_told(desk):
+    desk.end()
+    assert desk.did == [("told", DONE, 1), ("written behind", 1)]
+    [log] = desk.tier.committed
+    assert (log.token_ids, log.last_request, log.digest) == (tuple(range(601)), "r1", "ab")
+    assert log.messages == (598, "Hello")
+    assert desk.store.hash["writing"] == "w" and desk.store.hash["tokens"] == 601
+
+
+def test_a_session_goes_on_from_its_head(desk):
+    head = manifest_of(generation=7, forked_from="t")
+    desk.tier.sessions.now = head
+    desk.end(turn_of(head))
+    [log] = desk.tier.committed
+    assert (log.generation, log.created_ms, log.forked_from) == (8, 1, "t")
+
+
+def test_who_lost_the_lease_says_and_keeps_nothing(desk):
+    desk.tier.sessions.fence, desk.store.has_lease = 6, False
+    desk.end()
+    assert desk.did == [("lost", "r1"), ("released", 600)]
+    assert desk.tier.committed == []
+
+
+def test_a_late_worker_that_took_the_fence_does_not_end_its_owner(desk):
+    desk.tier.sessions.fence = 6
+    desk.end()
+    [log] = desk.tier.committed
+    assert log.fence == 7
+    assert desk.did[0] == ("told", DONE, 1)
+
+
+def test_a_session_that_was_deleted_meanwhile_stays_deleted(desk):
+    desk.tier.sessions.fence = 6
+    desk.end(turn_of(manifest_of(generation=3)))
+    assert desk.tier.committed == []
+    [(_, end, _), released] = desk.did
+    assert (end.status, end.code) == ("finished", "session_not_saved")
+    assert "deleted" in end.error and released == ("released", 600)
+
+
+def test_a_full_disk_loses_no_answer_and_is_said(desk):
+    desk.tier.commit_fails = FULL
+    desk.end()
+    [(_, end, _), released] = desk.did
+    assert (end.status, end.finish_reason, end.code) == ("finished", "stop", "session_not_saved")
+    assert "No space left" in end.error and released == ("released", 600)
+    assert "No space left" in desk.store.hash["unsaved"]
+
+
+def test_what_an_earlier_owner_committed_is_not_committed_again(desk):
+    head = manifest_of(generation=4, last_request="r1")
+    desk.tier.sessions.now = head
+    turn = turn_of(head)
+    desk.end(type(turn)("default", "s", "s", 5, head, None))
+    assert desk.tier.committed == []
+    assert desk.did == [("told", DONE, 0), ("written behind", 4)]
+
+
+def test_a_full_store_later_clears_the_mark(desk):
+    desk.store.hash["unsaved"] = "disk full"
+    desk.end()
+    assert desk.store.hash["unsaved"] == ""

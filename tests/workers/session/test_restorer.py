@@ -1,0 +1,187 @@
+"""Between claim and engine: the session's prompt, its files, and only good reasons not to start."""
+
+import errno
+import time
+from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
+
+import pytest
+
+from kv_tier.files import DiskError, DiskFull
+from tests.workers.session.fakes import FakeBacking, FakeStore, item_of, manifest_of
+from workers.session import restorer as restorer_module
+from workers.session.compose import ComposeError, Turn
+from workers.session.restorer import Restorer
+
+BROKEN = DiskError(Path("x"), OSError(errno.EIO, "Input/output error"))
+FULL = DiskFull(Path("x"), OSError(errno.ENOSPC, "No space left on device"))
+
+
+class Desk:
+    """A restorer run in the test's thread, and what it made of its items."""
+
+    def __init__(self):
+        self.backing, self.store = FakeBacking(), FakeStore()
+        self.sessions = self.backing.tier.sessions
+        self.done, self.ended, self.lost, self.asked = {}, {}, [], []
+        self.store.keys = SimpleNamespace(control="control")
+        self.store.redis = SimpleNamespace(publish=lambda _, told: self.asked.append(told))
+        self.is_wanted = True
+        self.restorer = Restorer(
+            "test",
+            self.store,
+            "w",
+            self.backing,
+            SimpleQueue(),
+            done=lambda item, prepared: self.done.update({item.job_id: prepared}),
+            ended=lambda item, end: self.ended.update({item.job_id: end}),
+            lost=lambda item: self.lost.append(item.job_id),
+            is_wanted=lambda item: self.is_wanted,
+        )
+
+    def run(self, *items):
+        for item in (*items, None):
+            self.restorer.items.put(item)
+        self.restorer.serve()
+
+
+@pytest.fixture
+def desk(monkeypatch):
+    desk = Desk()
+    desk.turn = Turn([1, 2, 3, 4], (), 2, None)
+
+    def compose(request, head, text):
+        if isinstance(desk.turn, Exception):
+            raise desk.turn
+        return desk.turn
+
+    monkeypatch.setattr(restorer_module, "compose", compose)
+    return desk
+
+
+def new(request_id="r1", **more):
+    return item_of(request_id, composed=False, token_ids=(), **more)
+
+
+def test_the_prompt_is_composed_and_written_back_before_it_starts(desk):
+    desk.run(new())
+    prepared = desk.done["r1"]
+    assert prepared.request.token_ids == (1, 2, 3, 4) and prepared.request.composed
+    assert desk.store.composed == [(prepared.request, None)]
+    assert (prepared.turn.fence, prepared.turn.head) == (5, None)
+
+
+def test_what_was_composed_stays_so(desk):
+    desk.run(item_of(token_ids=(9, 9)))
+    assert desk.done["r1"].request.token_ids == (9, 9)
+
+
+def test_a_turn_that_was_committed_is_known_again(desk):
+    desk.sessions.now = manifest_of(generation=3, last_request="r1")
+    desk.run(item_of())
+    assert desk.done["r1"].turn.turn is None
+    assert desk.done["r1"].turn.head.generation == 3
+
+
+def test_who_lost_the_lease_leaves_it(desk):
+    desk.store.has_lease = False
+    desk.run(new())
+    assert (desk.lost, desk.done, desk.ended) == (["r1"], {}, {})
+
+
+def test_a_prompt_that_cannot_be_composed_ends_with_field_and_reason(desk):
+    desk.turn = ComposeError("messages", "there are none")
+    desk.run(new())
+    end = desk.ended["r1"]
+    assert (end.status, end.code) == ("failed", "bad_request")
+    assert end.error == "messages: there are none"
+
+
+def test_a_bad_record_does_not_end_the_restorer(desk):
+    desk.turn = ZeroDivisionError()
+    desk.run(new("r1"))
+    assert desk.ended["r1"].code == "bad_record"
+    desk.turn = Turn([1], (), 0, None)
+    desk.run(new("r2"))
+    assert "r2" in desk.done
+
+
+def test_a_history_that_cannot_be_read_is_not_forgotten(desk):
+    desk.sessions.head_fails = BROKEN
+    desk.run(new())
+    assert desk.ended["r1"].code == "session_unreadable"
+    assert "Input/output error" in desk.ended["r1"].error
+
+
+def test_a_full_disk_does_not_keep_a_turn_from_starting(desk):
+    desk.sessions.take_fails = FULL
+    desk.run(new())
+    assert desk.done["r1"].turn.fence == 5
+
+
+def test_a_session_of_other_weights_is_refused(desk):
+    desk.sessions.now = manifest_of(generation=3)
+    object.__setattr__(desk.sessions.now, "weights_digest", "cd" * 16)
+    desk.run(new())
+    end = desk.ended["r1"]
+    assert end.code == "session_mismatch" and "cdcdcdcdcdcd" in end.error
+
+
+def test_after_a_turn_that_was_not_saved_only_the_whole_history_goes_on(desk):
+    desk.store.hash["unsaved"] = "disk full"
+    desk.turn = Turn([1, 2], (SimpleNamespace(role="user"),), 0, None)
+    desk.run(new("r1"))
+    assert desk.ended["r1"].code == "session_not_saved"
+    roles = ("user", "assistant", "user")
+    desk.turn = Turn([1, 2], tuple(SimpleNamespace(role=role) for role in roles), 0, None)
+    desk.run(new("r2"))
+    assert "r2" in desk.done
+
+
+def test_another_pool_that_still_writes_is_asked_and_waited_for(desk):
+    desk.store.hash["writing"] = "other"
+    looks = []
+
+    def loads():
+        looks.append(1)
+        desk.store.hash["writing"] = ""
+        return [SimpleNamespace(worker="other")]
+
+    desk.store.loads = loads
+    desk.run(new())
+    assert desk.asked == ["suspend s"] and looks and "r1" in desk.done
+
+
+def test_a_pool_that_is_gone_is_not_waited_for(desk):
+    desk.store.hash["writing"] = "other"
+    begin = time.monotonic()
+    desk.run(new())
+    assert "r1" in desk.done and time.monotonic() - begin < restorer_module.WRITING_S
+
+
+def test_the_wait_for_another_pool_has_an_end(desk, monkeypatch):
+    monkeypatch.setattr(restorer_module, "WRITING_S", 0.2)
+    desk.store.hash["writing"] = "other"
+    desk.store.loads = lambda: [SimpleNamespace(worker="other")]
+    desk.run(new())
+    assert "r1" in desk.done
+
+
+def test_who_is_cancelled_meanwhile_waits_for_nobody(desk):
+    desk.store.hash["writing"] = "other"
+    desk.store.loads = lambda: [SimpleNamespace(worker="other")]
+    desk.is_wanted = False
+    desk.run(new())
+    assert desk.asked == [] and "r1" in desk.done
+
+
+def test_leases_are_kept_while_it_works(desk):
+    before = desk.backing.pulse.moves
+    desk.run(new())
+    assert desk.backing.pulse.moves > before
+
+
+def test_a_prompt_without_a_session_takes_no_fence(desk):
+    desk.run(item_of(session_id=None))
+    assert desk.done["r1"].turn is None and desk.sessions.fence == 0

@@ -1,0 +1,188 @@
+"""What is written behind: at once, or when there is time; and each Kept is released once."""
+
+import errno
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kv_tier.files import DiskFull
+from tests.workers.session.fakes import FakeBacking, FakeStore, kept_of, manifest_of
+from workers.session import writer as writer_module
+from workers.session.writer import Suspended, Writer
+
+FULL = DiskFull(Path("x"), OSError(errno.ENOSPC, "No space left on device"))
+
+
+class Desk:
+    """A writer, and what became of what it was given."""
+
+    def __init__(self, **bounds):
+        self.backing, self.store = FakeBacking(), FakeStore()
+        self.store.hash["writing"] = "w"
+        self.released = []
+        self.writer = Writer(
+            self.store,
+            "w",
+            self.backing,
+            release=self.released.append,
+            release_kv=self.release_kv,
+            **({"blocks_max": 100, "states_max": 8} | bounds),
+        )
+        self.tier, self.puts = self.backing.tier, self.backing.puts
+
+    def release_kv(self, kept, then):
+        """As the engine's thread does it."""
+        self.released.append(kept)
+        then(kept_of(kept.num_kv, kept.request.id, state=True))
+
+    def until(self, true):
+        end = time.monotonic() + 20
+        while not true():
+            assert time.monotonic() < end, (self.puts, self.released, self.writer.entries)
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def desk(monkeypatch):
+    monkeypatch.setattr(writer_module, "IDLE_S", 3600.0)
+    desk = Desk()
+    yield desk
+    desk.tier.gate.set()
+
+
+def shut(desk):
+    desk.tier.gate.clear()
+    desk.writer.start()
+
+
+def test_kv_is_written_at_once_and_named_by_a_manifest(desk):
+    desk.writer.start()
+    desk.writer.put(Suspended(kept_of(600), "s", manifest_of(generation=4)))
+    desk.until(lambda: desk.released)
+    [manifest] = desk.tier.committed
+    assert (manifest.generation, manifest.num_kv, len(manifest.blocks)) == (5, 600, 2)
+    assert desk.puts == [("r1", 600, False)]
+    desk.until(lambda: desk.store.hash["writing"] == "")
+
+
+def test_state_waits_in_ram_until_the_session_idles(desk, monkeypatch):
+    desk.writer.start()
+    desk.writer.put(Suspended(kept_of(600, state=True), "s", manifest_of()))
+    desk.until(lambda: desk.writer.entries and desk.writer.entries[0].is_kv_written)
+    assert (len(desk.released), desk.store.hash["writing"]) == (1, "w")
+    monkeypatch.setattr(writer_module, "IDLE_S", 0.0)
+    desk.until(lambda: desk.store.hash["writing"] == "")
+    assert desk.puts == [("r1", 600, False), ("r1", 600, True)]
+    assert desk.tier.committed[-1].checkpoints[0].position == 600
+    assert desk.tier.committed[-1].generation == 3
+
+
+def test_state_is_written_when_another_pool_asks_for_the_session(desk):
+    desk.writer.start()
+    desk.writer.put(Suspended(kept_of(600, state=True), "s", manifest_of()))
+    desk.until(lambda: desk.writer.entries and desk.writer.entries[0].is_kv_written)
+    desk.writer.want("another")
+    desk.writer.want("s")
+    desk.until(lambda: desk.store.hash["writing"] == "")
+    assert desk.puts[-1] == ("r1", 600, True)
+
+
+def test_who_asks_for_a_session_that_is_written_is_told_so(desk):
+    desk.writer.start()
+    desk.writer.want("s")
+    desk.until(lambda: desk.store.hash["writing"] == "")
+
+
+def test_a_state_that_is_gone_is_not_waited_for(desk):
+    desk.writer.release_kv = lambda kept, then: then(None)
+    desk.writer.start()
+    desk.writer.put(Suspended(kept_of(600, state=True), "s", manifest_of()))
+    desk.until(lambda: desk.store.hash["writing"] == "")
+
+
+def test_a_session_that_goes_on_takes_the_place_of_its_last_turn(desk):
+    desk.writer.start()
+    desk.writer.put(Suspended(kept_of(600, state=True), "s", manifest_of()))
+    desk.until(lambda: desk.writer.entries and desk.writer.entries[0].is_kv_written)
+    desk.writer.put(Suspended(kept_of(700, "r2", state=True), "s", manifest_of(7)))
+    desk.until(lambda: len(desk.released) == 3)
+    assert [entry.kept.num_kv for entry in desk.writer.entries] == [700]
+    assert ("r1", 600, True) not in desk.puts
+
+
+def test_what_is_short_of_memory_is_written_and_then_dropped(desk, monkeypatch):
+    shut(desk)
+    first, second = kept_of(600), kept_of(600, "r2")
+    desk.writer.put(Suspended(first, "s", manifest_of()))
+    desk.until(lambda: desk.writer.entries[0].is_busy)
+    desk.writer.put(Suspended(second, "t", manifest_of()))
+    desk.writer.hurry(True)
+    assert desk.released == []
+    monkeypatch.setattr(writer_module, "SHORT_S", -1.0)
+    desk.writer.hurry(True)
+    assert desk.released == [second]  # what is busy cannot be dropped
+    assert desk.writer.stats()["suspend_dropped"] == 1
+
+
+def test_it_never_holds_more_than_twice_its_bound(monkeypatch):
+    monkeypatch.setattr(writer_module, "IDLE_S", 3600.0)
+    desk = Desk(blocks_max=6)
+    shut(desk)
+    kepts = [kept_of(600, f"r{n}") for n in range(20)]
+    for number, kept in enumerate(kepts):
+        desk.writer.put(Suspended(kept, f"s{number}", manifest_of()))
+        held = sum(len(entry.kept.blocks) + 1 for entry in desk.writer.entries)
+        assert held <= 12
+    desk.tier.gate.set()
+    assert desk.writer.drain(20)
+    assert sorted(map(id, desk.released)) == sorted(map(id, kepts))
+
+
+def test_a_full_disk_gives_the_memory_back_and_says_so(desk):
+    desk.tier.fails = FULL
+    desk.writer.start()
+    called = threading.Event()
+    kept = kept_of(600)
+    desk.writer.put(Suspended(kept, then=called.set))
+    assert called.wait(20)
+    assert desk.released == [kept]
+    assert desk.writer.stats()["suspend_failed"] == 1
+
+
+def test_a_stale_fence_is_no_error(desk):
+    desk.tier.sessions.fence = 99
+    desk.writer.start()
+    desk.writer.put(Suspended(kept_of(600), "s", manifest_of()))
+    desk.until(lambda: desk.released)
+    assert desk.tier.committed == []
+    assert desk.writer.is_alive()
+
+
+def test_a_stopping_pool_writes_all_what_was_used_last_first(desk):
+    shut(desk)
+    for number in range(4):
+        desk.writer.put(Suspended(kept_of(300, f"r{number}", state=True), f"s{number}"))
+        desk.until(lambda: desk.writer.entries[0].is_busy)
+    assert not desk.writer.drain(0.05)
+    desk.tier.gate.set()
+    assert desk.writer.drain(20)
+    ids = [request_id for request_id, _, state in desk.puts if state]
+    assert ids in (["r0", "r3", "r2", "r1"], ["r3", "r2", "r1", "r0"])
+    assert len(desk.released) == 5  # r0 in two parts
+
+
+def test_what_is_handed_over_is_told_when_all_of_it_is_written(desk):
+    desk.writer.start()
+    told = []
+    desk.writer.put(Suspended(kept_of(600, state=True), then=lambda: told.append(list(desk.puts))))
+    desk.until(lambda: told)
+    assert told == [[("r1", 600, True)]]
+    assert len(desk.released) == 1
+
+
+def test_what_nobody_needs_is_collected_when_there_is_time(desk):
+    desk.writer.collect_at = 0.0
+    desk.writer.start()
+    desk.until(lambda: desk.tier.collected == 1)
