@@ -1,56 +1,44 @@
 """The KV tier of a node: sessions and their KV as files, under one budget.
 
     fetch ── which files hold the beginning of these tokens? checked, in RAM ──► Prefix
-    put ──── reserve ─► write ─► sync ─► record                                  blocks, tails, states
-    commit ─ a manifest: from then on the session is so                          sessions
+    put ──── reserve ─► write ─► sync ─► record                    blocks, tails, states
+    commit ─ a manifest: from then on the session is so            sessions
     fork, drop, pin, collect, prefetch, stats
 
 All of it may be called from several threads, and by several processes at once: both pools, the door
 and the command share one folder. Nothing here is called between two decode steps.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import BoundedSemaphore
+from typing import Final
 
+import structlog
+
+from kv_tier.budget import Budget, TierLimits
+from kv_tier.census import Census
+from kv_tier.chain import Chain, read_salt
+from kv_tier.collect import Collected, Collector
+from kv_tier.counters import Counters
+from kv_tier.fetch import Fetcher
+from kv_tier.files import DiskError, OsFiles
+from kv_tier.fork import NoSession, SessionExists, forked
+from kv_tier.ledger import Ledger
+from kv_tier.ledger_rows import Stored
+from kv_tier.loader import Loader
+from kv_tier.manifest import Manifest
+from kv_tier.names import kind_and_key, links_of, manifest_bytes, name_of, parent_name
+from kv_tier.objects import ObjectStore, Source, file_bytes
+from kv_tier.page_cache import is_tight
 from kv_tier.prefix import Prefix, Resident, Sizes
+from kv_tier.sessions import Sessions
 
-if TYPE_CHECKING:
-    from kv_tier.chain import Chain
-    from kv_tier.files import OsFiles
-    from kv_tier.manifest import Manifest
-    from kv_tier.objects import Source
-
-
-@dataclass(frozen=True, slots=True)
-class TierLimits:
-    """The budget of one folder; 0 is: without a limit.
-
-    quota_bytes      of everything in it
-    tenant_bytes     of one tenant
-    keep_free_bytes  of the disk, which are never taken
-    ttl_ms           after which a session nobody used goes, log and all
-    """
-
-    quota_bytes: int = 0
-    tenant_bytes: int = 0
-    keep_free_bytes: int = 0
-    ttl_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """What one collect took away."""
-
-    sessions: int = 0
-    objects: int = 0
-    temporary: int = 0
-    reservations: int = 0
-    bytes: int = 0
+log = structlog.get_logger(part="kv")
+PREFETCHES: Final = 64  # that may wait; more are for nothing, the request is there before them
 
 
 def wall_ms() -> int:
@@ -69,12 +57,24 @@ class KvTier:
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         """Makes the folder at first use.   Raises DiskFull, DiskError."""
-        self.root = root
-        self.limits = limits
+        files = files or OsFiles()
+        self.root, self.limits = root, limits
+        self._files, self._now_ms = files, now_ms
+        self._salt = read_salt(root, files)
+        self.sessions = Sessions(root, files)
+        self.objects = ObjectStore(root, files)
+        self._census = Census(root, self.sessions, self.objects)
+        self.ledger = Ledger(root, self._census, now_ms)
+        self._counters = Counters()
+        self._budget = Budget(root, limits, self.ledger, self.objects, self._counters, now_ms)
+        self._loader = Loader(self.objects)
+        self._fetcher = Fetcher(self.objects, self.ledger, self._loader, self._counters)
+        self._prefetcher = ThreadPoolExecutor(1, thread_name_prefix="kv-prefetch")
+        self._prefetches = BoundedSemaphore(PREFETCHES)
 
     def chain(self, tenant: str, fingerprint: bytes) -> Chain:
         """The keys of this tenant's tokens under these weights."""
-        raise NotImplementedError
+        return Chain(self._salt, tenant, fingerprint)
 
     def fetch(
         self,
@@ -90,10 +90,18 @@ class KvTier:
 
         ends      positions at which a tail or a state may lie
         resident  asked with keys of blocks and tails, and with state_name(key) for states
+        prefill_tokens_per_s  a restore that takes longer is skipped; 0: unknown, nothing is
 
         Never raises for what is on the disk: a bad file is dropped, and the hit is shorter.
         """
-        raise NotImplementedError
+        return self._fetcher.fetch(
+            chain,
+            token_ids,
+            sizes,
+            ends=ends,
+            resident=resident,
+            prefill_tokens_per_s=prefill_tokens_per_s,
+        )
 
     def put(self, tenant: str, sources: Iterable[Source], *, seconds: float = 0.0) -> int:
         """Write what is not there yet; bytes written. seconds: what computing all of it took.
@@ -101,37 +109,153 @@ class KvTier:
         Raises DiskFull when eviction found nothing more to drop, DiskError. What was written
         before that stays.
         """
-        raise NotImplementedError
+        num_bytes, done = 0, list[tuple[bytes, int]]()
+        drop_cache = is_tight()
+        try:
+            for source in sources:
+                assert source.tenant == tenant, (source.tenant, tenant)
+                num_bytes += self._put_one(source, drop_cache)
+                done.append((name_of(source.kind, source.key), source.num_tokens))
+        finally:
+            if done:
+                self.objects.sync()
+        if done and seconds > 0:
+            with suppress(DiskError):  # only books
+                self.ledger.price(done, seconds)
+        self._counters.add(written_objects=len(done), written_bytes=num_bytes)
+        return num_bytes
+
+    def _put_one(self, source: Source, drop_cache: bool) -> int:
+        """Bytes written; 0: it was there. In both cases it waits for a manifest now."""
+        num_bytes = file_bytes(sum(memoryview(part).nbytes for part in source.parts))
+        stored = Stored(
+            name_of(source.kind, source.key),
+            source.tenant,
+            num_bytes,
+            source.num_tokens,
+            parent_name(source.parent),
+        )
+        if self.objects.has(source.kind, source.key):
+            self.objects.write(source)  # it is not written, but its name is durable after sync
+            self.ledger.record(stored)
+            return 0
+        with self._budget.reserved(source.tenant, num_bytes) as reservation:
+            written = self.objects.write(source, drop_cache=drop_cache)
+            self.ledger.record(stored, reservation)
+        return written
 
     def commit(self, manifest: Manifest) -> None:
         """From now on the session is so.   Raises StaleFence, DiskFull, DiskError."""
-        raise NotImplementedError
+        more = manifest_bytes(manifest)
+        with suppress(DiskError):
+            more -= self.ledger.manifests_bytes(manifest.tenant, manifest.session_id)
+        room = self._budget.reserved(manifest.tenant, more) if more > 0 else nullcontext()
+        with room as reservation:
+            self.sessions.commit(manifest)
+        try:
+            self.ledger.commit(manifest, reservation)
+        except DiskError as error:  # the session is committed; collect mends the books
+            log.warning("the ledger does not know of a commit", error=str(error))
+            with suppress(DiskError):
+                self.ledger.release(reservation or 0)
 
     def fork(self, tenant: str, source: str, target: str, position: int | None = None) -> Manifest:
         """A new session that begins as another did, up to `position`; None: all of it.
 
-        No KV is copied.   Raises NoSession, SessionExists, DiskFull, DiskError.
+        No KV is copied.   Raises NoSession, SessionExists, BadName, DiskFull, DiskError.
         """
-        raise NotImplementedError
+        manifest = self._head(tenant, source)
+        if self.sessions.head(tenant, target) is not None:
+            raise SessionExists(tenant, target)
+        fence = self.sessions.take(tenant, target, 0)
+        new = forked(manifest, target, position, fence=fence, now_ms=self._now_ms())
+        self.commit(new)
+        return new
 
     def drop(self, tenant: str, session_id: str) -> int:
-        """Forget a session, and its objects but those of others; bytes freed. 0: there was none."""
-        raise NotImplementedError
+        """Forget a session, and its objects but those of others; bytes freed. 0: there was none.
+
+        Raises BadName, DiskFull, DiskError.
+        """
+        was_there = self.sessions.drop(tenant, session_id)
+        self._files.remove(self._census.pin_path(tenant, session_id))
+        num_bytes = self.ledger.manifests_bytes(tenant, session_id)
+        own = self.ledger.drop_session(tenant, session_id)
+        num_bytes += sum(self.objects.drop(*kind_and_key(name)) for name in own)
+        self.ledger.forget(own)
+        return num_bytes if was_there else 0
 
     def pin(self, tenant: str, session_id: str, pinned: bool) -> None:
-        """A pinned session is neither evicted nor too old.   Raises NoSession."""
-        raise NotImplementedError
+        """A pinned session is neither evicted nor too old.
+
+        Raises NoSession, BadName, DiskFull, DiskError.
+        """
+        self._head(tenant, session_id)
+        path = self._census.pin_path(tenant, session_id)
+        if not pinned:
+            self._files.remove(path)
+        elif not path.exists():
+            self._files.make_folders(self.root, "pins", tenant)
+            self._files.create_empty(path)
+            self._files.sync_folder(path.parent)
+        self.ledger.pin(tenant, session_id, pinned)
 
     def collect(self) -> Collected:
-        """Take away what nobody needs: orphans, old sessions, temporary files, dead reservations."""
-        raise NotImplementedError
+        """Take away what nobody needs: orphans, old sessions, temporary files, dead reservations.
+
+        Takes seconds where there are many sessions.   Raises DiskFull, DiskError.
+        """
+        collector = Collector(
+            self.sessions,
+            self.objects,
+            self.ledger,
+            self._census,
+            drop=self.drop,
+            now_ms=self._now_ms,
+        )
+        return collector.collect(self.limits.ttl_ms)
 
     def prefetch(self, tenant: str, session_id: str) -> None:
         """Tell the system that a session's files will be read soon. Never raises, never waits."""
+        if self._prefetches.acquire(blocking=False):
+            try:
+                self._prefetcher.submit(self._prefetch, tenant, session_id)
+            except RuntimeError:  # closed
+                self._prefetches.release()
+
+    def _prefetch(self, tenant: str, session_id: str) -> None:
+        try:
+            manifest = self.sessions.head(tenant, session_id)
+            for link in links_of(manifest) if manifest is not None else ():
+                self.objects.prefetch(*kind_and_key(link.name))
+            self._counters.add(prefetched_sessions=1)
+        except Exception as error:  # a hint that is not taken
+            log.debug("nothing is prefetched", session=session_id, error=str(error))
+        finally:
+            self._prefetches.release()
 
     def stats(self) -> dict[str, float]:
-        """Counters of this process and sizes of the folder, by name."""
-        return {}
+        """Counters of this process and sizes of the folder, by name.   Raises DiskError."""
+        totals = self.ledger.totals()
+        speeds = self._loader.speeds.read()
+        return self._counters.read() | {
+            "bytes": totals.num_bytes,
+            "objects": totals.num_objects,
+            "sessions": totals.num_sessions,
+            "reserved_bytes": self.ledger.reserved_bytes(),
+            "quota_bytes": self.limits.quota_bytes,
+            "cache_bytes_per_s": speeds["cache"],
+            "disk_bytes_per_s": speeds["disk"],
+        }
 
     def close(self) -> None:
         """Give back threads and connections; what is on the disk stays."""
+        self._prefetcher.shutdown(wait=True, cancel_futures=True)
+        self._loader.close()
+        self.ledger.close()
+
+    def _head(self, tenant: str, session_id: str) -> Manifest:
+        manifest = self.sessions.head(tenant, session_id)
+        if manifest is None:
+            raise NoSession(tenant, session_id)
+        return manifest

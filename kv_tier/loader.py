@@ -1,0 +1,125 @@
+"""Files are opened, brought into RAM and checked by a few threads; how fast that goes is measured.
+
+A disk is quickest with two to four reads at once, and reads and checksums run without the GIL, so
+the engine's thread is not held up.
+"""
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, Literal, TypeVar
+
+from kv_tier.beginning import Piece, piece_name
+from kv_tier.files import DiskError
+from kv_tier.format import CorruptFile
+from kv_tier.objects import Missing, ObjectStore, OpenObject
+from kv_tier.page_cache import is_cached
+from kv_tier.prefix import Sizes
+
+Tier = Literal["cache", "disk"]
+Value = TypeVar("Value")
+Failure = Missing | CorruptFile | DiskError
+
+READERS: Final = 4
+FIXED_S: Final = 0.001  # of a restore, however small
+FIRST_GUESS: Final[Mapping[Tier, float]] = {"cache": 4e9, "disk": 1e9}  # bytes per second
+WEIGHT: Final = 0.3  # of a new measurement
+WORTH_MEASURING: Final = 1 << 20  # bytes; less says more of the fixed costs
+FORGET: Final = 1.1  # each skipped restore makes us believe a slow disk a little less
+
+
+class Speeds:
+    """Bytes per second of restores, by where they come from: a moving mean. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._mean: dict[Tier, float] = dict(FIRST_GUESS)
+        self._guard = threading.Lock()
+
+    def measured(self, tier: Tier, num_bytes: int, seconds: float) -> None:
+        """One restore of one tier."""
+        if num_bytes >= WORTH_MEASURING and seconds > 0:
+            with self._guard:
+                self._mean[tier] += WEIGHT * (num_bytes / seconds - self._mean[tier])
+
+    def skipped(self) -> None:
+        """Nothing was measured, for it seemed too slow: one slow moment must not last for ever."""
+        with self._guard:
+            for tier, guess in FIRST_GUESS.items():
+                self._mean[tier] = max(self._mean[tier], min(guess, self._mean[tier] * FORGET))
+
+    def seconds(self, num_bytes: Mapping[Tier, int]) -> float:
+        """What a restore is likely to take."""
+        with self._guard:
+            return FIXED_S + sum(n / self._mean[tier] for tier, n in num_bytes.items())
+
+    def read(self) -> dict[Tier, float]:
+        with self._guard:
+            return dict(self._mean)
+
+
+class Loader:
+    """Thread-safe."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="kv-read")
+        self.speeds = Speeds()
+
+    def open(
+        self, pieces: Sequence[Piece], sizes: Sizes
+    ) -> tuple[dict[bytes, OpenObject], dict[bytes, Failure]]:
+        """By name: those whose header is right, not verified yet; and what is wrong with others."""
+
+        def open_one(piece: Piece) -> OpenObject:
+            kind, key, num_tokens = piece
+            payload_bytes = sizes.payload_bytes(kind, num_tokens)
+            opened = self._objects.open(kind, key, sizes.fingerprint, payload_bytes)
+            if opened.num_tokens != num_tokens:
+                opened.close()
+                raise CorruptFile(opened.path, f"{opened.num_tokens} tokens, not {num_tokens}")
+            return opened
+
+        futures = {piece_name(one): self._threads.submit(open_one, one) for one in pieces}
+        return _gathered(futures)
+
+    def verify(self, opened: Mapping[bytes, OpenObject]) -> dict[bytes, Failure]:
+        """Bring them in and check them; by name what is wrong. Speeds are measured."""
+        begin = time.perf_counter()
+        by_tier = bytes_by_tier(opened.values())
+        futures = {name: self._threads.submit(one.verify) for name, one in opened.items()}
+        _, failures = _gathered(futures)
+        seconds = time.perf_counter() - begin
+        for tier, num_bytes in by_tier.items():
+            if num_bytes == sum(by_tier.values()):  # a mixture says nothing of either
+                self.speeds.measured(tier, num_bytes, seconds)
+        return failures
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def tier_of(opened: OpenObject) -> Tier:
+    """Where its payload comes from."""
+    cached = is_cached(opened.fd, opened.payload_offset, opened.payload_bytes)
+    return "cache" if cached else "disk"
+
+
+def bytes_by_tier(opened: Iterable[OpenObject]) -> dict[Tier, int]:
+    """Payload bytes by where they come from."""
+    sums: dict[Tier, int] = {"cache": 0, "disk": 0}
+    for one in opened:
+        sums[tier_of(one)] += one.payload_bytes
+    return sums
+
+
+def _gathered(
+    futures: Mapping[bytes, Future[Value]],
+) -> tuple[dict[bytes, Value], dict[bytes, Failure]]:
+    values, failures = {}, {}
+    for name, future in futures.items():
+        try:
+            values[name] = future.result()
+        except (Missing, CorruptFile, DiskError) as failure:
+            failures[name] = failure
+    return values, failures
