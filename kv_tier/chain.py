@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Final
 
 from kv_tier.files import OsFiles, locked
+from kv_tier.format import (
+    BLOCK_TOKENS as BLOCK_TOKENS,
+)  # the chain's step; others know it from here
 from kv_tier.format import KEY_BYTES, is_tenant, token_bytes
 
-BLOCK_TOKENS: Final = 256
 SALT_BYTES: Final = 32
 
 

@@ -124,6 +124,10 @@ class OsFiles:
         """Names made and taken away in this folder outlast a power cut from now on."""
         self.perform(folder, sync_folder, folder)
 
+    def remove_folder(self, folder: Path) -> None:
+        """An empty folder goes; one that is not empty stays."""
+        self.perform(folder, remove_folder, folder)
+
     def make_folders(self, root: Path, *names: str) -> Path:
         """root/name/name…, each level there (0700) and its name durable."""
         folder = root
@@ -138,18 +142,38 @@ class OsFiles:
         self.perform(path, populate, address, num_bytes)
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Only one process, and one thread of it, is in here for a folder at a time.
+def lock_folder(folder: Path) -> int | None:
+    """Be alone in a folder: waits for whoever is in there. The descriptor that, closed, lets go.
 
-    Waits. The lock is the folder's own (flock) and ends with the process that holds it, however
-    that ends. Raises FileNotFoundError when the folder is not there (any more).
+    The lock is the folder's own (flock): it ends with the process that holds it, however that
+    ends, and threads of one process exclude each other, too. None: the folder is not there, or was
+    taken away while we waited. Raises DiskError.
     """
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DiskError(folder, error) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        if os.fstat(fd).st_ino != os.stat(folder).st_ino:
-            raise FileNotFoundError(errno.ENOENT, "replaced while waiting for it", str(folder))
+        same = os.path.samestat(os.fstat(fd), os.stat(folder))
+    except BaseException as error:
+        os.close(fd)
+        if isinstance(error, FileNotFoundError):
+            return None
+        raise
+    if not same:
+        os.close(fd)
+    return fd if same else None
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """lock_folder for a folder that nobody takes away."""
+    fd = lock_folder(folder)
+    assert fd is not None, f"{folder} is gone"
+    try:
         yield
     finally:
         os.close(fd)

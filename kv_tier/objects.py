@@ -8,18 +8,41 @@ Bytes: FORMAT.md. Whoever finds an object by its key has found the right one or 
 damage is found by verify, before a byte is used.
 """
 
+import errno
+import mmap
+import os
+import re
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, cast
 
-from kv_tier.files import OsFiles
-from kv_tier.format import Kind
+import xxhash
+
+from kv_tier.files import TEMPORARY, DiskError, OsFiles
+from kv_tier.format import (
+    KEY_BYTES,
+    NO_KEY,
+    PAGE_BYTES,
+    PIECE_BYTES,
+    CorruptFile,
+    Kind,
+    ObjectHeader,
+    announced_header_bytes,
+    decode_header,
+    encode_header,
+    header_bytes,
+    padded_bytes,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from _typeshed import ReadableBuffer
+
+NAME: Final = re.compile(r"([0-9a-f]{64})\.(block|tail|state)")
 
 
 class Missing(Exception):
@@ -46,41 +69,69 @@ class Source:
     parts: tuple["ReadableBuffer", ...]
     fingerprint: bytes
     tenant: str
-    parent: bytes = bytes(32)
+    parent: bytes = NO_KEY
 
 
 class OpenObject:
     """An object whose header is right. Its payload is not to be used before verify().
 
     fd, payload_offset, payload_bytes   where the payload lies; the offset is a multiple of 4096
+
     close() may come while mappings and views of it still live: they stay valid.
     """
 
-    path: Path
-    fd: int
-    payload_offset: int
-    payload_bytes: int
-    num_tokens: int
-    key: bytes
-    kind: Kind
-    fingerprint: bytes
-    tenant: str
-    parent: bytes
+    def __init__(
+        self, path: Path, fd: int, header: ObjectHeader, sums: list[bytes], files: OsFiles
+    ) -> None:
+        self.path = path
+        self.fd = fd
+        self.payload_offset = header_bytes(header.payload_bytes)
+        self.payload_bytes = header.payload_bytes
+        self.num_tokens = header.num_tokens
+        self.key = header.key
+        self.kind = header.kind
+        self.fingerprint = header.fingerprint
+        self.tenant = header.tenant
+        self.parent = header.parent
+        self._sums = sums
+        self._files = files
 
     def verify(self) -> None:
         """Bring every page in and hold it to its checksum. Takes long, without the GIL.
 
         Raises CorruptFile, DiskError.
         """
-        raise NotImplementedError
+        os.posix_fadvise(self.fd, self.payload_offset, 0, os.POSIX_FADV_WILLNEED)
+        pages = self._map()
+        address = pages.ctypes.data
+        for index, expected in enumerate(self._sums):
+            begin = index * PIECE_BYTES
+            piece = pages[begin : begin + PIECE_BYTES]
+            self._files.populate(self.path, address + begin, len(piece))
+            if xxhash.xxh3_128_digest(piece.data) != expected:
+                end = begin + len(piece)
+                raise CorruptFile(self.path, f"payload [{begin}, {end}) is not what was written")
 
     def view(self) -> "npt.NDArray[np.uint8]":
         """The payload, mapped, read-only: (payload_bytes,). It outlives close()."""
-        raise NotImplementedError
+        return self._map()[: self.payload_bytes]
 
     def close(self) -> None:
         """Give the descriptor back. Once more is nothing."""
-        raise NotImplementedError
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+    def _map(self) -> "npt.NDArray[np.uint8]":
+        """Payload and padding. The mapping lives as long as the array."""
+        import numpy as np  # here, so that who only lists sessions does not load it
+
+        assert self.fd >= 0, f"{self.path} is closed"
+        num_bytes = padded_bytes(self.payload_bytes)
+        mapping = mmap.mmap(
+            self.fd, num_bytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=self.payload_offset
+        )
+        return np.frombuffer(mapping, np.uint8)
 
 
 class ObjectStore:
@@ -88,6 +139,10 @@ class ObjectStore:
 
     def __init__(self, root: Path, files: OsFiles | None = None) -> None:
         self.root = root
+        self._files = files or OsFiles()
+        self._lock = threading.Lock()
+        self._made: set[str] = set()  # folders whose own names are durable
+        self._unsynced: set[Path] = set()  # folders in which names are new
 
     def write(self, source: Source, *, drop_cache: bool = False) -> int:
         """Bytes it takes on disk; 0 when it is there already. Durable after sync().
@@ -96,46 +151,167 @@ class ObjectStore:
 
         Raises DiskFull, DiskError; then nothing is left behind.
         """
-        raise NotImplementedError
+        path = self.path(source.kind, source.key)
+        payload_bytes = sum(memoryview(part).nbytes for part in source.parts)
+        num_bytes = file_bytes(payload_bytes)
+        written = not path.exists()
+        if written:
+            self._make_folder(path.parent.name)
+            pieces = _pieces(source, payload_bytes)
+            self._files.write_file(path, num_bytes, pieces, drop_cache=drop_cache)
+        with self._lock:  # who finds it there cannot know whether its name is durable yet
+            self._unsynced.add(path.parent)
+        return num_bytes if written else 0
 
     def sync(self) -> None:
-        """Names that were written since outlast a power cut. Raises DiskFull, DiskError."""
-        raise NotImplementedError
+        """Objects written before this call outlast a power cut. Raises DiskFull, DiskError."""
+        with self._lock:
+            folders, self._unsynced = self._unsynced, set()
+        try:
+            for folder in sorted(folders):
+                self._files.sync_folder(folder)
+        except DiskError:
+            with self._lock:
+                self._unsynced |= folders
+            raise
 
     def path(self, kind: Kind, key: bytes) -> Path:
         """Where it lies, if it is there."""
-        raise NotImplementedError
+        assert len(key) == KEY_BYTES, key
+        name = key.hex()
+        return self.root / "objects" / name[:2] / f"{name}.{kind}"
 
     def has(self, kind: Kind, key: bytes) -> bool:
         """Whether there is a file of that name; it may be damaged."""
-        raise NotImplementedError
+        return self.path(kind, key).exists()
 
     def open(self, kind: Kind, key: bytes, fingerprint: bytes, payload_bytes: int) -> OpenObject:
         """The object, its header checked. Raises Missing, CorruptFile, DiskError."""
-        raise NotImplementedError
+        opened = open_file(self.path(kind, key), self._files)
+        if opened.fingerprint == fingerprint and opened.payload_bytes == payload_bytes:
+            return opened
+        opened.close()
+        reason = f"{opened.payload_bytes} bytes of {opened.fingerprint.hex()}, not"
+        raise CorruptFile(opened.path, f"{reason} {payload_bytes} of {fingerprint.hex()}")
 
     def prefetch(self, kind: Kind, key: bytes) -> None:
         """Let the system start reading it. Never waits, never raises."""
-        raise NotImplementedError
+        with suppress(OSError):
+            fd = os.open(self.path(kind, key), os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(fd)
 
     def drop(self, kind: Kind, key: bytes) -> int:
         """Unlink it: who has it open or mapped keeps it. Its bytes; 0: gone. Raises DiskError."""
-        raise NotImplementedError
+        path = self.path(kind, key)
+        try:
+            num_bytes = path.stat().st_size
+        except FileNotFoundError:
+            return 0
+        return num_bytes if self._files.remove(path) else 0
 
     def walk(self) -> Iterator[tuple[Kind, bytes, int, int]]:
         """(kind, key, bytes on disk, time of writing in ms since 1970) of every object."""
-        raise NotImplementedError
+        for entry in self._entries():
+            named = NAME.fullmatch(entry.name)
+            if named is None or Path(entry.path).parent.name != entry.name[:2]:
+                continue
+            with suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                kind = cast(Kind, named[2])
+                yield kind, bytes.fromhex(named[1]), status.st_size, status.st_mtime_ns // 10**6
 
     def sweep(self, before_ms: int) -> int:
         """Take temporary files away that are older; their number."""
-        raise NotImplementedError
+        swept = 0
+        for entry in self._entries():
+            with suppress(FileNotFoundError, DiskError):
+                old = entry.stat(follow_symlinks=False).st_mtime_ns < before_ms * 10**6
+                if entry.name.startswith(TEMPORARY) and old:
+                    swept += self._files.remove(Path(entry.path))
+        return swept
+
+    def _entries(self) -> Iterator["os.DirEntry[str]"]:
+        """Everything in the folders of objects."""
+        folder = self.root / "objects"
+        names = sorted(os.listdir(folder)) if folder.is_dir() else []
+        for name in names:
+            with suppress(NotADirectoryError, FileNotFoundError), os.scandir(folder / name) as all:
+                yield from all
+
+    def _make_folder(self, name: str) -> None:
+        if name not in self._made or not (self.root / "objects" / name).is_dir():
+            self._files.make_folders(self.root, "objects", name)
+            self._made.add(name)
 
 
 def open_file(path: Path, files: OsFiles | None = None) -> OpenObject:
-    """An object by its path alone, whatever it holds; its name must fit. Raises like open."""
-    raise NotImplementedError
+    """An object by its path alone; header, name and size must fit each other. Raises like open."""
+    files = files or OsFiles()
+    try:
+        fd = files.perform(path, os.open, path, os.O_RDONLY | os.O_NOFOLLOW)
+    except DiskError as error:
+        if error.number == errno.ENOENT:
+            raise Missing(path) from error
+        raise
+    try:
+        header, sums = _read_header(path, fd, files)
+        if path.name != f"{header.key.hex()}.{header.kind}":
+            raise CorruptFile(path, f"it is {header.kind} {header.key.hex()}, under another's name")
+        size = os.fstat(fd).st_size
+        if size != file_bytes(header.payload_bytes):
+            raise CorruptFile(path, f"{size} bytes, not {file_bytes(header.payload_bytes)}")
+    except BaseException:
+        os.close(fd)
+        raise
+    return OpenObject(path, fd, header, sums, files)
 
 
 def file_bytes(payload_bytes: int) -> int:
     """What a file of this payload takes on disk: header and whole pages."""
-    raise NotImplementedError
+    return header_bytes(payload_bytes) + padded_bytes(payload_bytes)
+
+
+def _read_header(path: Path, fd: int, files: OsFiles) -> tuple[ObjectHeader, list[bytes]]:
+    data = files.perform(path, os.pread, fd, PAGE_BYTES, 0)
+    num_bytes = announced_header_bytes(data, path)
+    if num_bytes > PAGE_BYTES:
+        data += files.perform(path, os.pread, fd, num_bytes - PAGE_BYTES, PAGE_BYTES)
+    return decode_header(data, path)
+
+
+def _pieces(source: Source, payload_bytes: int) -> Iterator[tuple[int, "ReadableBuffer"]]:
+    """The padded payload, cut where a checksum ends; then the header, which has the checksums.
+
+    A piece is summed right before it is written, while it is in the processor's cache.
+    """
+    begin = offset = header_bytes(payload_bytes)
+    padding = bytes(padded_bytes(payload_bytes) - payload_bytes)
+    running, sums = xxhash.xxh3_128(), []
+    for part in (*source.parts, padding):
+        view = memoryview(part).cast("B")
+        while view:
+            piece = view[: PIECE_BYTES - (offset - begin) % PIECE_BYTES]
+            running.update(piece)
+            yield offset, piece
+            view, offset = view[len(piece) :], offset + len(piece)
+            if (offset - begin) % PIECE_BYTES == 0:
+                sums.append(running.digest())
+                running.reset()
+    if (offset - begin) % PIECE_BYTES:
+        sums.append(running.digest())
+    yield 0, encode_header(_header_of(source, payload_bytes), sums)
+
+
+def _header_of(source: Source, payload_bytes: int) -> ObjectHeader:
+    return ObjectHeader(
+        source.kind,
+        source.num_tokens,
+        payload_bytes,
+        source.key,
+        source.parent,
+        source.fingerprint,
+        source.tenant,
+    )
