@@ -5,19 +5,16 @@
     key      keys[0]     keys[1]    key_at(700)   key_at(700)
 
 KvTier.fetch makes a Prefix in a helper's thread; the engine uses it up in its own: it maps or
-copies what it wants, then closes all. A block that is missing from `blocks` below the end was said
-to be in the engine's RAM (`resident`); if it has gone since, the hit ends there. What is in `blocks`
-was read in full and agrees with its checksums.
+copies what it wants, then closes all. A block below the end that is missing from `blocks` was said
+to be in the engine's RAM (`resident`); if it has gone since, the hit ends there. What is in
+`blocks` was read in full and agrees with its checksums.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from kv_tier.objects import OpenObject
+from kv_tier.objects import OpenObject
 
 Resident = Callable[[bytes], bool]  # is it in the engine's RAM? From any thread, and only a hint
 STATE_SUFFIX: Final = b"state"

@@ -53,6 +53,19 @@ class Settings(BaseSettings):
     kv_mib: int = Field(
         default=0, ge=0, description="RAM of KV and state in MiB; 0: an eighth of the machine's"
     )
+    kv_disk_mib: int = Field(
+        default=0,
+        ge=0,
+        description="disk for sessions in MiB; 0: half of it; max(5 %, 2 GiB) always stay free",
+    )
+    kv_tenant_mib: int = Field(
+        default=0, ge=0, description="disk for one tenant's sessions in MiB; 0: no limit of its own"
+    )
+    session_ttl_s: int = Field(
+        default=30 * 86400,
+        ge=60,
+        description="seconds after which a session nobody used is forgotten (default: 30 days)",
+    )
     max_batch: int = Field(
         default=16, ge=1, le=256, description="sequences that run at once in a pool"
     )

@@ -1,16 +1,50 @@
 """The one place where the door, the router and the pools get at the files of sessions."""
 
+import os
+import resource
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
-from kv_tier.tier import KvTier, TierLimits
+from kv_tier.budget import TierLimits
+from kv_tier.tier import KvTier
 from workers.settings import Settings
+
+FREE_SHARE: Final = 20  # a twentieth of the disk stays free, so that the store can always write
+FREE_BYTES: Final = 2 << 30  # and so many bytes at least
+KV_SHARE: Final = 2  # half of the disk at most, when nothing is said
+DESCRIPTORS: Final = 1 << 16  # a long session is many files, open until the engine has mapped them
 
 
 def open_tier(settings: Settings) -> KvTier:
-    """The KV tier of this node.   Raises DiskFull, DiskError."""
-    return KvTier(kv_root(settings), TierLimits())
+    """The KV tier of this node, and descriptors enough for it.   Raises DiskFull, DiskError."""
+    allow_many_files()
+    root = kv_root(settings)
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return KvTier(root, limits_of(settings, root))
 
 
 def kv_root(settings: Settings) -> Path:
     """Where sessions and their KV lie."""
     return settings.home / "kv"
+
+
+def limits_of(settings: Settings, root: Path) -> TierLimits:
+    """What settings and the disk under `root` allow."""
+    disk = os.statvfs(root)
+    disk_bytes = disk.f_blocks * disk.f_frsize
+    return TierLimits(
+        quota_bytes=settings.kv_disk_mib << 20 or disk_bytes // KV_SHARE,
+        tenant_bytes=settings.kv_tenant_mib << 20,
+        keep_free_bytes=max(disk_bytes // FREE_SHARE, FREE_BYTES),
+        ttl_ms=settings.session_ttl_s * 1000,
+    )
+
+
+def allow_many_files() -> None:
+    """Raise this process's own limit of open files, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
