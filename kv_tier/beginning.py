@@ -4,8 +4,8 @@
     has        file    RAM     file     file                          is always computed
     end at 3 * 256 + the tail's tokens; with recurrent state: at the last such place that has one
 
-KV can be used up to any place. Recurrent state cannot be cut back, so a model that has it begins
-where a state is: at the end of a turn (with the tail there), or where a block ends.
+KV can be used up to any place, also inside a block. Recurrent state cannot be cut back, so a model
+that has it begins where a state is: at the end of a turn, or where a block ends.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -53,41 +53,54 @@ class Beginnings:
     def longest(self, where: Where) -> Beginning:
         """The longest that can be used."""
         places: list[Place] = []
-        for key in self.keys[: max(0, self._limit) // BLOCK_TOKENS]:
+        for key in self.keys:
             place = where("block", key)
             if not place:
                 break
             places.append(place)
         for end in self._places_to_end(len(places)):
-            leaves = self._leaves(end)
-            found = [where(kind, key) for kind, key, _ in leaves]
-            if all(found):
-                return self._beginning(end, leaves, [*places[: end // BLOCK_TOKENS], *found])
+            leaves = self._leaves(end, places, where)
+            if all(place for _, place in leaves):
+                return self._beginning(end, leaves, places)
         return Beginning()
 
     def _places_to_end(self, num_blocks: int) -> Iterator[int]:
-        """Longest first: where blocks end, and after tails that follow them."""
-        ends = {end for end in self.ends if end // BLOCK_TOKENS <= num_blocks}
-        ends |= {BLOCK_TOKENS * (i + 1) for i in range(num_blocks)}
-        return iter(sorted(ends, reverse=True))
+        """Longest first: where blocks end, the given ends, and all tokens but the last."""
+        ends = {*self.ends, *(BLOCK_TOKENS * (i + 1) for i in range(num_blocks)), self._limit}
+        for end in sorted(ends, reverse=True):
+            if 0 < end <= self._limit and end // BLOCK_TOKENS <= num_blocks:
+                yield end
 
-    def _leaves(self, end: int) -> list[Piece]:
-        """What is needed to end there, besides the blocks before it."""
+    def _leaves(self, end: int, places: Sequence[Place], where: Where) -> list[tuple[Piece, Place]]:
+        """What is needed to end there, besides the whole blocks before it."""
         key = self._key_at(end)
-        leaves: list[Piece] = []
+        leaves: list[tuple[Piece, Place]] = []
         if end % BLOCK_TOKENS:
-            leaves.append(("tail", key, end % BLOCK_TOKENS))
+            leaves.append(self._part(end, key, places, where))
         if self._has_state:
-            leaves.append(("state", key, end))
+            leaves.append((("state", key, end), where("state", key)))
         return leaves
 
-    def _beginning(self, end: int, leaves: list[Piece], places: list[Place]) -> Beginning:
-        blocks: list[Piece] = [
-            ("block", key, BLOCK_TOKENS) for key in self.keys[: end // BLOCK_TOKENS]
-        ]
-        pieces = [*blocks, *leaves]
-        files = [one for one, place in zip(pieces, places, strict=True) if place == "file"]
-        return Beginning(end, tuple(pieces), tuple(files))
+    def _part(
+        self, end: int, key: bytes, places: Sequence[Place], where: Where
+    ) -> tuple[Piece, Place]:
+        """What ends inside a block: a tail, or the beginning of the full block."""
+        index = end // BLOCK_TOKENS
+        place: Place = places[index] if index < len(places) else ""
+        if place != "ram":
+            tail = where("tail", key)
+            if tail or not place:
+                return ("tail", key, end % BLOCK_TOKENS), tail
+        return ("block", self.keys[index], BLOCK_TOKENS), place
+
+    def _beginning(
+        self, end: int, leaves: list[tuple[Piece, Place]], places: Sequence[Place]
+    ) -> Beginning:
+        keys = self.keys[: end // BLOCK_TOKENS]
+        blocks: list[Piece] = [("block", key, BLOCK_TOKENS) for key in keys]
+        found = [*zip(blocks, places, strict=False), *leaves]
+        files = tuple(piece for piece, place in found if place == "file")
+        return Beginning(end, tuple(piece for piece, _ in found), files)
 
     def _key_at(self, end: int) -> bytes:
         full = end // BLOCK_TOKENS

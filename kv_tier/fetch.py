@@ -9,6 +9,7 @@ A fetch never fails a request, and never gives a part of a file: whatever is wro
 shorter.
 """
 
+import errno
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,13 +23,19 @@ from kv_tier.counters import Counters
 from kv_tier.files import DiskError
 from kv_tier.format import CorruptFile, Kind
 from kv_tier.ledger import Ledger
-from kv_tier.loader import Failure, Loader, Tier, bytes_by_tier
+from kv_tier.loader import Failure, Loader, Tier, bytes_by_tier, tier_of
 from kv_tier.names import kind_and_key, name_of
 from kv_tier.objects import ObjectStore, OpenObject
 from kv_tier.prefix import Prefix, Resident, Sizes, state_name
 
 log = structlog.get_logger(part="kv")
-OUT_OF_DESCRIPTORS: Final = (23, 24)  # ENFILE, EMFILE: nothing is wrong with the file
+OURS: Final = {  # shortages of this process: nothing is wrong with the file
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+    errno.EACCES,
+}
 
 
 @dataclass(slots=True)
@@ -39,8 +46,13 @@ class Search:
     sizes: Sizes
     resident: Resident
     opened: dict[bytes, OpenObject] = field(default_factory=dict)
+    tiers: dict[bytes, Tier] = field(default_factory=dict)  # where it lay when it was opened
     verified: set[bytes] = field(default_factory=set)
     lost: set[bytes] = field(default_factory=set)
+
+    def unverified(self) -> dict[bytes, OpenObject]:
+        """Those whose payload nobody has looked at."""
+        return {name: one for name, one in self.opened.items() if name not in self.verified}
 
     def close_others(self, wanted: Sequence[Piece]) -> None:
         """Close what is not used after all."""
@@ -73,7 +85,7 @@ class Fetcher:
         search = Search(beginnings, sizes, resident)
         try:
             found = self._found(search, prefill_tokens_per_s)
-            by_tier = bytes_by_tier(search.opened.values())
+            by_tier = bytes_by_tier(search.opened, search.tiers)
             if found.end:
                 with suppress(DiskError):  # only books
                     self._ledger.touch([piece_name(piece) for piece in found.pieces])
@@ -110,25 +122,26 @@ class Fetcher:
         missing = [one for one in found.files if piece_name(one) not in search.opened]
         opened, failures = self._loader.open(missing, search.sizes)
         search.opened |= opened
+        search.tiers |= {name: tier_of(one) for name, one in opened.items()}
         self._note(search, failures)
         return not failures
 
     def _verify(self, search: Search) -> bool:
         """False: a file is bad, look again."""
-        new = {name: one for name, one in search.opened.items() if name not in search.verified}
-        failures = self._loader.verify(new)
+        new = search.unverified()
+        failures = self._loader.verify(new, bytes_by_tier(new, search.tiers))
         self._note(search, failures)
         search.verified |= new.keys() - failures.keys()
         return not failures
 
     def _is_worth_it(self, search: Search, found: Beginning, prefill_tokens_per_s: float) -> bool:
         """Whether reading what is missing takes less time than computing it."""
-        new = [one for name, one in search.opened.items() if name not in search.verified]
+        new = search.unverified()
         if not new or prefill_tokens_per_s <= 0:
             return True
         in_ram = search.beginnings.longest(lambda kind, key: _in_ram(search, kind, key))
         recompute_s = (found.end - in_ram.end) / prefill_tokens_per_s
-        if self._loader.speeds.seconds(bytes_by_tier(new)) <= recompute_s:
+        if self._loader.speeds.seconds(bytes_by_tier(new, search.tiers)) <= recompute_s:
             return True
         self._loader.speeds.skipped()
         self._counters.add(skipped=1, skipped_tokens=found.end - in_ram.end)
@@ -158,6 +171,7 @@ class Fetcher:
             self._counters.add(misses=1)
             return
         from_files = sum(num_tokens for kind, _, num_tokens in found.files if kind != "state")
+        from_files = min(from_files, found.end)  # a block may be used in part
         total = sum(by_tier.values())
         share = by_tier["cache"] / total if total else 0.0
         saved_s = found.end / prefill_tokens_per_s if prefill_tokens_per_s > 0 else 0.0
@@ -175,7 +189,7 @@ class Fetcher:
 def is_bad(failure: Failure) -> bool:
     """Whether the file is to blame, and has to go: not when it is gone, nor a shortage of ours."""
     if isinstance(failure, DiskError):
-        return failure.number not in OUT_OF_DESCRIPTORS
+        return failure.number not in OURS
     return isinstance(failure, CorruptFile)
 
 

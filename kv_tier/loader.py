@@ -6,7 +6,7 @@ the engine's thread is not held up.
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Literal, TypeVar
 
@@ -83,33 +83,47 @@ class Loader:
         futures = {piece_name(one): self._threads.submit(open_one, one) for one in pieces}
         return _gathered(futures)
 
-    def verify(self, opened: Mapping[bytes, OpenObject]) -> dict[bytes, Failure]:
-        """Bring them in and check them; by name what is wrong. Speeds are measured."""
+    def verify(
+        self, opened: Mapping[bytes, OpenObject], num_bytes: Mapping[Tier, int]
+    ) -> dict[bytes, Failure]:
+        """Bring them in and check them; by name what is wrong. Speeds are measured.
+
+        num_bytes  of them, by where they come from: as bytes_by_tier said before
+        """
         begin = time.perf_counter()
-        by_tier = bytes_by_tier(opened.values())
-        futures = {name: self._threads.submit(one.verify) for name, one in opened.items()}
+        futures = {name: self._threads.submit(verify_one, one) for name, one in opened.items()}
         _, failures = _gathered(futures)
         seconds = time.perf_counter() - begin
-        for tier, num_bytes in by_tier.items():
-            if num_bytes == sum(by_tier.values()):  # a mixture says nothing of either
-                self.speeds.measured(tier, num_bytes, seconds)
+        for tier, part in num_bytes.items():
+            if part == sum(num_bytes.values()):  # a mixture says nothing of either
+                self.speeds.measured(tier, part, seconds)
         return failures
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+def verify_one(opened: OpenObject) -> None:
+    """Raises CorruptFile, DiskError."""
+    try:
+        opened.verify()
+    except OSError as error:  # no room for the mapping, say
+        raise DiskError(opened.path, error) from error
+
+
 def tier_of(opened: OpenObject) -> Tier:
-    """Where its payload comes from."""
+    """Where its payload would come from now."""
     cached = is_cached(opened.fd, opened.payload_offset, opened.payload_bytes)
     return "cache" if cached else "disk"
 
 
-def bytes_by_tier(opened: Iterable[OpenObject]) -> dict[Tier, int]:
+def bytes_by_tier(
+    opened: Mapping[bytes, OpenObject], tiers: Mapping[bytes, Tier]
+) -> dict[Tier, int]:
     """Payload bytes by where they come from."""
     sums: dict[Tier, int] = {"cache": 0, "disk": 0}
-    for one in opened:
-        sums[tier_of(one)] += one.payload_bytes
+    for name, one in opened.items():
+        sums[tiers[name]] += one.payload_bytes
     return sums
 
 
