@@ -337,7 +337,7 @@ class Store:
         """Say something of a session: writing, tokens, generation, used_ms, home, pool."""
         key = self.keys.session(session)
         with self.redis.pipeline(transaction=False) as pipeline:
-            pipeline.hset(key, mapping=cast(dict[str | bytes, Any], fields))
+            pipeline.hset(key, mapping=cast(Any, fields))
             pipeline.expire(key, KEEP_S)
             pipeline.execute()
 

@@ -13,7 +13,7 @@ DONE = EndEvent(status="finished", finish_reason="stop")
 
 @pytest.fixture
 def store(redis_url):
-    store = Store(redis_url, Keys("{lockstep}"), lease_s=0.2)
+    store = Store(redis_url, Keys("lockstep"), lease_s=0.2)
     for sla in SLA_CLASSES:
         store.redis.xgroup_create(store.keys.requests(sla), GROUP, id="0", mkstream=True)
     return store
@@ -340,7 +340,7 @@ def test_rq_counts_a_request_where_it_ended(store):
     [item] = claim(store)
     store.hand_over("cpu", item, "gpu")
     finish(store, claim(store, "gpu")[0], "gpu")
-    assert store.redis.zrange("{lockstep}:rq:finished:gpu", 0, -1) == [b"r1"]
+    assert store.redis.zrange("lockstep:rq:finished:gpu", 0, -1) == [b"r1"]
 
 
 def test_a_running_request_is_moved_by_its_pool(store):
@@ -417,6 +417,16 @@ def test_every_key_of_a_session_expires(store):
     route(store, "r3")
     keys.append(store.keys.session_waiting("s"))
     assert all(store.redis.ttl(key) > 0 for key in keys)
+
+
+def test_all_keys_of_a_session_lie_in_one_slot(redis_url):
+    store = Store(redis_url, Keys("{t7}"))
+    for sla in SLA_CLASSES:
+        store.redis.xgroup_create(store.keys.requests(sla), GROUP, id="0", mkstream=True)
+    routed(store, "r1", "r2", "r3")
+    finish(store, claim(store)[0])
+    store.session_note("s", tokens=1)
+    assert {key.decode()[:5] for key in store.redis.scan_iter()} == {"{t7}:"}
 
 
 # --- anything, in any order ---
