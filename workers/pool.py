@@ -21,8 +21,11 @@ from workers.store import Store
 from workers.wire import POOLS, PoolLoad
 
 if TYPE_CHECKING:
+    from kv_tier.chain import Chain
+    from kv_tier.tier import KvTier
     from workers.engine.engine import Engine
     from workers.queue.pool_worker import PoolWorker
+    from workers.text.text_model import TextModel
 
 ABSENT_S: Final = 2.0  # between two reports of a pool that is not there
 
@@ -67,22 +70,46 @@ def build_worker(pool: str, config: Settings) -> "PoolWorker":
     from workers.queue.pool_worker import PoolWorker, after_layer
     from workers.queue.pulse import Pulse
     from workers.queue.slot import take_slot
+    from workers.session.backing import Backing
 
     slot, pulse = take_slot(config.home, pool), Pulse()
     say_loading(store, pool, slot.name, config.model)
+    tier = find_tier(pool, config)
+    engine, text, state_slots = build_engine(config, after_layer(pulse), tier)
+    backing = None
+    if tier is not None:
+        backing = Backing(tier, engine, text, pulse, model=config.model, state_slots=state_slots)
     return PoolWorker(
         store,
         pool,
-        build_engine(config, after_layer(pulse)),
+        engine,
         name=slot.name,
         capacity=config.max_batch,
         pulse=pulse,
         model=config.model,
+        backing=backing,
     )
 
 
-def build_engine(config: Settings, after_layer: Callable[[], None]) -> "Engine":
-    """The engine of the CPU with the configured model. Raises BadModel."""
+def find_tier(pool: str, config: Settings) -> "KvTier | None":
+    """The files behind this node's engines; None: the disk has no place for them."""
+    from kv_tier.files import DiskError
+    from workers.session.files import open_tier
+
+    try:
+        return open_tier(config)
+    except DiskError as error:
+        logger(pool).error("no sessions: the folder of KV cannot be used", reason=str(error))
+        return None
+
+
+def build_engine(
+    config: Settings, after_layer: Callable[[], None], tier: "KvTier | None"
+) -> "tuple[Engine, TextModel, int]":
+    """The CPU's engine with the configured model, its text side, and its number of state slots.
+
+    Raises BadModel.
+    """
     from kernels.cpu.host import CpuOps
     from workers.engine.engine import Engine
     from workers.engine.limits import limits_of
@@ -102,7 +129,21 @@ def build_engine(config: Settings, after_layer: Callable[[], None]) -> "Engine":
         in_huge_pages=config.huge_pages,
     )
     text = TextModel.load(folder)
-    return Engine(model, text, ops, limits, after_layer=after_layer, now_ms=now_ms)
+
+    def chain(tenant: str) -> "Chain":
+        assert tier is not None
+        return tier.chain(tenant, engine.sizes.fingerprint)
+
+    engine = Engine(
+        model,
+        text,
+        ops,
+        limits,
+        after_layer=after_layer,
+        now_ms=now_ms,
+        chain=None if tier is None else chain,
+    )
+    return engine, text, 0 if model.config.state is None else limits.state_slots
 
 
 def now_ms() -> int:

@@ -176,7 +176,7 @@ class Writer(Servant):
             return True
         return now - entry.since > IDLE_S
 
-    def write(self, entry: Suspended) -> object:
+    def write(self, entry: Suspended) -> None:
         whole = self.stopping or entry.is_urgent or entry.then is not None
         begin = time.monotonic()
         try:
@@ -185,13 +185,15 @@ class Writer(Servant):
         except DiskError as error:
             log.warning("KV is not written", session=entry.session, error=str(error))
             self.counts["suspend_failed"] += 1
-            return self._done(entry)
+            self._done(entry)
+            return
         self.counts["suspended_bytes"] += num_bytes
         self.counts["suspended_s"] += time.monotonic() - begin
         self.backing.moves()
         if entry.kept.state is None or whole or entry.is_kv_written:
-            return self._done(entry)
-        return self.release_kv(entry.kept, lambda kept: self._keep_state(entry, kept))
+            self._done(entry)
+        else:
+            self.release_kv(entry.kept, lambda kept: self._keep_state(entry, kept))
 
     def _commit(self, entry: Suspended, *, state: bool) -> None:
         """A manifest that names what was written; the session's owner may be another by now."""
