@@ -98,7 +98,7 @@ def find_tier(pool: str, config: Settings) -> "KvTier | None":
 
     try:
         return open_tier(config)
-    except DiskError as error:
+    except (DiskError, OSError) as error:
         logger(pool).error("no sessions: the folder of KV cannot be used", reason=str(error))
         return None
 
