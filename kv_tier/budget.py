@@ -142,4 +142,5 @@ class Budget:
 
 
 def slack(limit: int) -> int:
-    return min(limit // SLACK_SHARE, SLACK_BYTES)
+    """Whole MiB that are made free beyond what is wanted."""
+    return min(limit // SLACK_SHARE, SLACK_BYTES) >> 20 << 20
