@@ -135,5 +135,6 @@ def _gathered(
         try:
             values[name] = future.result()
         except (Missing, CorruptFile, DiskError) as failure:
-            failures[name] = failure
+            # a traceback would keep the mapping alive until the next garbage collection
+            failures[name] = failure.with_traceback(None)
     return values, failures
