@@ -27,6 +27,9 @@ U64 = npt.NDArray[np.uint64]
 QUANT_BLOCK: Final = 32  # values that share one scale, in weights and in activations
 BLOCK_TOKENS: Final = 256  # token positions of one KV block
 STRIPE_KEYS: Final = 64  # keys of one attention stripe
+MAX_PRODUCTS: Final = 8  # matrices of one project
+SILU: Final = "silu"  # activations of a gate
+GELU: Final = "gelu"  # its tanh form
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,11 @@ class Step:
 
 
 class Ops(Protocol):
-    """The ops. Each is a pure function; a row's bits depend on that row alone (law one)."""
+    """The ops. Each is a pure function; a row's bits depend on that row alone (law one).
+
+    project, gated_project, add_norm and attend do what several others do, with the same bits, in
+    one call: a step of a small model is many short calls.
+    """
 
     name: str
 
@@ -140,6 +147,34 @@ class Ops(Protocol):
     def matmul(self, out: F32, x: QuantizedRows, w: Matrix) -> None:
         """out = x @ w.T for quantised kinds.   out (T, w.rows), x (T, w.cols)"""
 
+    def project(
+        self,
+        outs: tuple[F32, ...],
+        x: QuantizedRows,
+        weights: tuple[Matrix, ...],
+        biases: tuple[F32 | None, ...],
+    ) -> None:
+        """matmul of several matrices that read the same x, and add of each bias that is there.
+
+        outs[i] (T, weights[i].rows), biases[i] (weights[i].rows,) or None; 1 to MAX_PRODUCTS
+        """
+
+    def gated_project(
+        self,
+        out: QuantizedRows,
+        gate: F32,
+        up: F32,
+        x: QuantizedRows,
+        weights: tuple[Matrix, ...],
+        biases: tuple[F32 | None, ...],
+        activation: str,
+    ) -> None:
+        """project to gate and up; gate = silu_mul or gelu_mul of both; out = gate, quantised.
+
+        gate, up    (T, F), F a multiple of 32; up is left as projected
+        activation  SILU or GELU
+        """
+
     def matmul_f32(self, out: F32, x: F32, w: Matrix) -> None:
         """out = x @ w.T for kind "f32".   out (T, w.rows), x (T, w.cols)"""
 
@@ -150,6 +185,20 @@ class Ops(Protocol):
         """out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight.   (T, K), weight (K,); out may be x.
 
         x may be columns of wider rows: any distance between rows.
+        """
+
+    def add_norm(
+        self,
+        normed: F32,
+        quantized: QuantizedRows | None,
+        hidden: F32,
+        branch: F32 | None,
+        weight: F32,
+        eps: float,
+    ) -> None:
+        """add, rms_norm and quantize_rows: hidden += branch; normed = norm(hidden); quantized.
+
+        normed, hidden, branch (T, K); without a branch nothing is added, and normed may be hidden
         """
 
     def rope(self, x: F32, positions: I32, table: RopeTable) -> None:
@@ -173,6 +222,25 @@ class Ops(Protocol):
         out, q (T, num_heads, D). Head h reads kv head h // (num_heads // num_kv_heads).
         out must not overlap q.
         Source: Dao et al. 2022, arXiv:2205.14135; paged form: Kwon et al. 2023, arXiv:2309.06180.
+        """
+
+    def attend(
+        self,
+        out: F32,
+        quantized: QuantizedRows | None,
+        q: F32,
+        k: F32,
+        v: F32,
+        table: RopeTable,
+        kv: KvArena,
+        layer: int,
+        step: Step,
+        scale: float,
+        window: int = 0,
+    ) -> None:
+        """rope of q and k, store_kv, attention and quantize_rows of what it gives.
+
+        out, q (T, num_heads, D); k, v (T, num_kv_heads, D); quantized (T, num_heads * D) or None
         """
 
     def silu_mul(self, out: F32, gate: F32, up: F32) -> None:

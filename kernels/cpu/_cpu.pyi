@@ -1,28 +1,28 @@
-"""Types of the extension: sizes first, then arrays; what it cannot take raises AssertionError."""
+"""Types of the extension; what it cannot take raises AssertionError."""
 
-from kernels.ops import F16, F32, I8, I32, I64, U8, U64
+from kernels.ops import F16, F32, I32, I64, U8, U64, Matrix, QuantizedRows, RopeTable, Step
 
-def matmul_q4_0(
-    T: int, R: int, K: int, threads: int, isa: int,
-    out: F32, values: I8, scales: F32, sums: I32, data: U8,
+def project(
+    threads: int, isa: int,
+    outs: tuple[F32, ...], x: QuantizedRows,
+    weights: tuple[Matrix, ...], biases: tuple[F32 | None, ...],
 ) -> None: ...  # fmt: skip
-def matmul_q4_1(
-    T: int, R: int, K: int, threads: int, isa: int,
-    out: F32, values: I8, scales: F32, sums: I32, data: U8,
-) -> None: ...  # fmt: skip
-def matmul_q8_0(
-    T: int, R: int, K: int, threads: int, isa: int,
-    out: F32, values: I8, scales: F32, sums: I32, data: U8,
+def gated_project(
+    threads: int, isa: int, is_gelu: int,
+    out: QuantizedRows, gate_and_up: tuple[F32, ...], x: QuantizedRows,
+    weights: tuple[Matrix, ...], biases: tuple[F32 | None, ...],
 ) -> None: ...  # fmt: skip
 def matmul_f32(T: int, R: int, K: int, threads: int, out: F32, x: F32, data: U8) -> None: ...
 def embed_q4_0(T: int, R: int, K: int, out: F32, data: U8, token_ids: I32) -> None: ...
 def embed_q4_1(T: int, R: int, K: int, out: F32, data: U8, token_ids: I32) -> None: ...
 def embed_q8_0(T: int, R: int, K: int, out: F32, data: U8, token_ids: I32) -> None: ...
 def embed_f32(T: int, R: int, K: int, out: F32, data: U8, token_ids: I32) -> None: ...
-def quantize_rows(
-    T: int, K: int, threads: int, values: I8, scales: F32, sums: I32, x: F32
-) -> None: ...
+def quantize_rows(threads: int, out: QuantizedRows, x: F32) -> None: ...
 def rms_norm(T: int, K: int, threads: int, out: F32, x: F32, weight: F32, eps: float) -> None: ...
+def add_norm(
+    threads: int, normed: F32, quantized: QuantizedRows | None, hidden: F32, branch: F32 | None,
+    weight: F32, eps: float,
+) -> None: ...  # fmt: skip
 def l2_norm(
     T: int, heads: int, D: int, threads: int, out: F32, x: F32, eps: float, scale: float
 ) -> None: ...
@@ -30,14 +30,15 @@ def rope(
     T: int, heads: int, D: int, half: int, table_rows: int, adjacent: int,
     x: F32, positions: I32, cos: F32, sin: F32,
 ) -> None: ...  # fmt: skip
-def store_kv(
-    T: int, num_blocks: int, num_layers: int, kv_heads: int, D: int, layer: int,
-    kv: F16, k: F32, v: F32, slot_mapping: I64,
-) -> None: ...  # fmt: skip
+def store_kv(kv: F16, layer: int, k: F32, v: F32, slot_mapping: I64) -> None: ...
 def attention(
-    T: int, heads: int, sequences: int, threads: int, max_blocks: int, window: int, scale: float,
-    num_blocks: int, num_layers: int, kv_heads: int, D: int, layer: int,
-    kv: F16, out: F32, q: F32, positions: I32, seq_index: I32, block_tables: I32,
+    threads: int, isa: int, window: int, scale: float,
+    out: F32, q: F32, kv: F16, layer: int, step: Step,
+) -> None: ...  # fmt: skip
+def attend(
+    threads: int, isa: int, window: int, scale: float,
+    out: F32, q: F32, kv: F16, layer: int, step: Step,
+    quantized: QuantizedRows | None, k: F32, v: F32, table: RopeTable,
 ) -> None: ...  # fmt: skip
 def add(T: int, K: int, is_bias: int, out: F32, x: F32) -> None: ...
 def silu_mul(n: int, threads: int, out: F32, gate: F32, up: F32) -> None: ...

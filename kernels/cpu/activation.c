@@ -53,14 +53,23 @@ typedef struct {
     long n;
 } gate_job;
 
-ALWAYS void gate_piece(const gate_job *j, long begin, long end, const int is_gelu) {
-    for (long v = begin; v < end; v++) {
-        const __m256i mask = tail_mask(j->n - 8 * v < 8 ? j->n - 8 * v : 8);
-        const __m256 gate = _mm256_maskload_ps(j->gate + 8 * v, mask),
-                     up = _mm256_maskload_ps(j->up + 8 * v, mask);
-        const __m256 gated = is_gelu ? gelu8(gate) : silu8(gate);
-        _mm256_maskstore_ps(j->out + 8 * v, mask, _mm256_mul_ps(gated, up));
+ALWAYS void gate_each(float *out, const float *gate, const float *up, long n, const int is_gelu) {
+    for (long i = 0; i < n; i += 8) {
+        const __m256i mask = tail_mask(n - i < 8 ? n - i : 8);
+        const __m256 g = _mm256_maskload_ps(gate + i, mask), u = _mm256_maskload_ps(up + i, mask);
+        const __m256 gated = is_gelu ? gelu8(g) : silu8(g);
+        _mm256_maskstore_ps(out + i, mask, _mm256_mul_ps(gated, u));
     }
+}
+
+void gate_values(float *out, const float *gate, const float *up, long n, int is_gelu) {
+    if (is_gelu) gate_each(out, gate, up, n, 1);
+    else gate_each(out, gate, up, n, 0);
+}
+
+static void gate_piece(const gate_job *j, long begin, long end, int is_gelu) {
+    const long n = 8 * end < j->n ? 8 * end : j->n, i = 8 * begin;
+    gate_values(j->out + i, j->gate + i, j->up + i, n - i, is_gelu);
 }
 
 static void silu_piece(void *job, long begin, long end) { gate_piece(job, begin, end, 0); }

@@ -1,15 +1,20 @@
-"""The ops on the CPU: each asserts its shapes and calls one AVX2 kernel.
+"""The ops on the CPU: each asserts its shapes and calls one kernel.
 
-Nothing is computed here and nothing is kept. Types, contiguity, overlap and index ranges are
-asserted by the extension (module.c), where that costs nanoseconds. Every op is a pure function of
-its inputs whatever the thread count, so two CpuOps give the same bits.
+Nothing is computed here and nothing is kept. Types, contiguity, overlap and index ranges, and the
+shapes of what every layer calls, are asserted by the extension (module_*.c), where that costs
+nanoseconds: Python between two kernels finds its caches cold, some 3 us an op. Every op is a pure
+function of its inputs whatever the thread count, so two CpuOps give the same bits.
 """
+
+from typing import Final
 
 from kernels.cpu import _cpu
 from kernels.ops import (
     F32,
+    GELU,
     I32,
     I64,
+    SILU,
     U64,
     KvArena,
     Matrix,
@@ -19,6 +24,7 @@ from kernels.ops import (
     Step,
 )
 
+NO_BIAS: Final = (None,)  # of one product
 MAX_HEAD_DIM = 512  # of attention.c
 MAX_TAPS = 8  # of conv.c
 MAX_KEY_DIM = 256  # of delta.c
@@ -61,24 +67,35 @@ class CpuOps:
             _cpu.embed_f32(*args)
 
     def quantize_rows(self, out: QuantizedRows, x: F32) -> None:
-        rows, cols = x.shape
-        assert cols % 32 == 0, f"{cols} columns are no multiple of 32"
-        assert out.values.shape == x.shape, (out.values.shape, x.shape)
-        assert out.scales.shape == out.sums.shape, (out.scales.shape, out.sums.shape)
-        _cpu.quantize_rows(rows, cols, self.threads, out.values, out.scales, out.sums, x)
+        _cpu.quantize_rows(self.threads, out, x)
 
     def matmul(self, out: F32, x: QuantizedRows, w: Matrix) -> None:
-        num_tokens, cols = x.values.shape
-        assert cols == w.cols and out.shape == (num_tokens, w.rows), (out.shape, x.values.shape, w)
-        assert cols % 32 == 0, cols
-        sizes = (num_tokens, w.rows, cols, self.threads, self._isa)
-        if w.kind == "q4_1":
-            _cpu.matmul_q4_1(*sizes, out, x.values, x.scales, x.sums, w.data)
-        elif w.kind == "q4_0":
-            _cpu.matmul_q4_0(*sizes, out, x.values, x.scales, x.sums, w.data)
-        else:
-            assert w.kind == "q8_0", f"matmul takes quantised kinds, not {w.kind}"
-            _cpu.matmul_q8_0(*sizes, out, x.values, x.scales, x.sums, w.data)
+        _cpu.project(self.threads, self._isa, (out,), x, (w,), NO_BIAS)
+
+    def project(
+        self,
+        outs: tuple[F32, ...],
+        x: QuantizedRows,
+        weights: tuple[Matrix, ...],
+        biases: tuple[F32 | None, ...],
+    ) -> None:
+        _cpu.project(self.threads, self._isa, outs, x, weights, biases)
+
+    def gated_project(
+        self,
+        out: QuantizedRows,
+        gate: F32,
+        up: F32,
+        x: QuantizedRows,
+        weights: tuple[Matrix, ...],
+        biases: tuple[F32 | None, ...],
+        activation: str,
+    ) -> None:
+        assert activation in (SILU, GELU), activation
+        is_gelu = int(activation == GELU)
+        _cpu.gated_project(
+            self.threads, self._isa, is_gelu, out, (gate, up), x, weights, biases
+        )  # fmt: skip
 
     def matmul_f32(self, out: F32, x: F32, w: Matrix) -> None:
         num_tokens, cols = x.shape
@@ -97,6 +114,17 @@ class CpuOps:
         assert out.shape == x.shape and weight.shape == (cols,), (out.shape, x.shape, weight.shape)
         _cpu.rms_norm(rows, cols, self.threads, out, x, weight, eps)
 
+    def add_norm(
+        self,
+        normed: F32,
+        quantized: QuantizedRows | None,
+        hidden: F32,
+        branch: F32 | None,
+        weight: F32,
+        eps: float,
+    ) -> None:
+        _cpu.add_norm(self.threads, normed, quantized, hidden, branch, weight, eps)
+
     def l2_norm(self, out: F32, x: F32, eps: float, scale: float) -> None:
         num_tokens, heads, head_dim = x.shape
         assert out.shape == x.shape, (out.shape, x.shape)
@@ -112,28 +140,21 @@ class CpuOps:
         )  # fmt: skip
 
     def store_kv(self, kv: KvArena, layer: int, k: F32, v: F32, slot_mapping: I64) -> None:
-        num_blocks, num_layers, _, kv_heads, _, head_dim = kv.blocks.shape
-        num_tokens = slot_mapping.size
-        assert k.shape == (num_tokens, kv_heads, head_dim) == v.shape, (k.shape, v.shape, kv_heads)
-        assert head_dim % 8 == 0, head_dim
-        _cpu.store_kv(
-            num_tokens, num_blocks, num_layers, kv_heads, head_dim, layer,
-            kv.blocks, k, v, slot_mapping,
-        )  # fmt: skip
+        _cpu.store_kv(kv.blocks, layer, k, v, slot_mapping)
 
     def attention(
         self, out: F32, q: F32, kv: KvArena, layer: int, step: Step, scale: float, window: int = 0
     ) -> None:
-        num_tokens, heads, head_dim = q.shape
-        num_blocks, num_layers, _, kv_heads, _, kv_dim = kv.blocks.shape
-        sequences, max_blocks = step.block_tables.shape
-        assert out.shape == q.shape and kv_dim == head_dim, (out.shape, q.shape, kv_dim)
-        assert heads % kv_heads == 0, (heads, kv_heads)
-        assert head_dim % 8 == 0 and head_dim <= MAX_HEAD_DIM, head_dim
-        _cpu.attention(
-            num_tokens, heads, sequences, self.threads, max_blocks, window, scale,
-            num_blocks, num_layers, kv_heads, head_dim, layer,
-            kv.blocks, out, q, step.positions, step.seq_index, step.block_tables,
+        threads, isa = self.threads, self._isa
+        _cpu.attention(threads, isa, window, scale, out, q, kv.blocks, layer, step)
+
+    def attend(
+        self, out: F32, quantized: QuantizedRows | None, q: F32, k: F32, v: F32, table: RopeTable,
+        kv: KvArena, layer: int, step: Step, scale: float, window: int = 0,
+    ) -> None:  # fmt: skip
+        _cpu.attend(
+            self.threads, self._isa, window, scale, out, q, kv.blocks, layer, step,
+            quantized, k, v, table,
         )  # fmt: skip
 
     def silu_mul(self, out: F32, gate: F32, up: F32) -> None:

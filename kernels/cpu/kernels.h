@@ -18,7 +18,8 @@ enum {
     STRIPE_COLS = 256,  /* the same in columns, for f32 matrices */
     TILE_ROWS = 16,     /* rows interleaved in one packed unit */
     BLOCK_TOKENS = 256, /* positions of one KV block */
-    STRIPE_KEYS = 64    /* keys of one attention stripe */
+    STRIPE_KEYS = 64,   /* keys of one attention stripe */
+    MAX_HEAD_DIM = 512  /* of attention */
 };
 
 /* Quantised activations: values [T][K] int8, scales and sums [T][K/32]. */
@@ -28,13 +29,34 @@ typedef struct {
     const int32_t *sums;
 } quantized_rows;
 
-/* matmul_q4.c, matmul_q8.c, matmul_f32.c: out [T][R] = x [T][K] times the packed rows of w */
-typedef void matmul_fn(float *out, quantized_rows x, const uint8_t *w, long T, long R, long K,
-                       int threads);
-matmul_fn matmul_q4_0_avx2, matmul_q4_1_avx2, matmul_q8_0_avx2;
-matmul_fn matmul_q4_0_avx512, matmul_q4_1_avx512, matmul_q8_0_avx512; /* matmul_vnni.c */
-matmul_fn matmul_q4_0_amx, matmul_q4_1_amx, matmul_q8_0_amx;
+/* The same, as an op writes them. */
+typedef struct {
+    int8_t *values;
+    float *scales;
+    int32_t *sums;
+} quantized_out;
+
+typedef enum { Q4_0, Q4_1, Q8_0 } weight_kind;
+
+/* One of several products that read the same activations; bias [R] or NULL. */
+typedef struct {
+    float *out; /* [T][R] */
+    const uint8_t *w;
+    const float *bias;
+    long R;
+    weight_kind kind;
+} product;
+
+enum { MAX_PRODUCTS = 8 };
+
+/* matmul.c: isa 0 AVX2, 1 AVX-512 VNNI, 2 AMX. gated: out = quantised activation(gate) * up, which
+ * gate's out holds, too; R is the same for both, a multiple of 32 */
+void project(const product *products, int count, quantized_rows x, long T, long K, int isa,
+             int threads);
+void gated_project(quantized_out out, const product gate_and_up[2], quantized_rows x, long T,
+                   long K, int is_gelu, int isa, int threads);
 int amx_allowed(void);
+/* matmul_f32.c */
 void matmul_f32_avx2(float *out, const float *x, const float *w, long T, long R, long K,
                      int threads);
 
@@ -48,11 +70,18 @@ void embed_f32_avx2(float *out, const float *table, const int32_t *token_ids, lo
 void quantize_rows_avx2(int8_t *values, float *scales, int32_t *sums, const float *x, long T,
                         long K, int threads);
 
+/* The same of some blocks of 32 values, on the caller's thread. */
+void quantize_blocks(int8_t *values, float *scales, int32_t *sums, const float *x, long blocks);
+
 /* norm.c: rows of x lie x_stride apart; l2_norm: heads of D, tokens x_stride apart */
 void rms_norm_avx2(float *out, const float *x, const float *weight, long T, long K, long x_stride,
                    float eps, int threads);
 void l2_norm_avx2(float *out, const float *x, long T, long heads, long D, long x_stride, float eps,
                   float scale, int threads);
+
+/* hidden += branch (NULL: not), then its norm, then (unless out.values is NULL) that quantised */
+void add_norm_avx2(float *normed, quantized_out out, float *hidden, const float *branch,
+                   const float *weight, long T, long K, float eps, int threads);
 
 /* rope.c: x [T][heads][D], in place; cos, sin [positions][half] */
 void rope_avx2(float *x, const int32_t *positions, const float *cos, const float *sin, long T,
@@ -74,8 +103,26 @@ typedef struct {
     long window; /* a token sees so many positions up to its own; more than there are: all */
 } attention_step;
 
-void attention_avx2(float *out, const float *q, kv_layer kv, attention_step step, float scale,
-                    int threads);
+typedef void attention_fn(float *out, const float *q, kv_layer kv, attention_step step,
+                          float scale, int threads);
+attention_fn attention_avx2, attention_avx512;
+
+typedef struct {
+    const float *cos, *sin; /* [positions][half] */
+    long half;
+    int adjacent;
+} rope_table;
+
+/* attend.c: q and k turned in place, k and v stored, attention, quantised unless out.values is
+ * NULL */
+typedef struct {
+    float *mixed, *q, *k; /* [T][heads][D], k and v [T][kv_heads][D] */
+    const float *v;
+    const int64_t *slots;
+} attend_arrays;
+
+void attend(quantized_out out, attend_arrays arrays, kv_layer kv, attention_step step,
+            rope_table table, float scale, int isa, int threads);
 
 /* One layer of the recurrent memory: slot 0's part, and the floats from one slot to the next. */
 typedef struct {
@@ -118,6 +165,7 @@ void silu_mul_avx2(float *out, const float *gate, const float *up, long n, int t
 void gelu_mul_avx2(float *out, const float *gate, const float *up, long n, int threads);
 void sigmoid_mul_avx2(float *out, const float *gate, const float *up, long T, long K,
                       long gate_stride, int threads);
+void gate_values(float *out, const float *gate, const float *up, long n, int is_gelu);
 void scale_avx2(float *out, long n, float factor);
 void delta_gates_avx2(float *decay, float *beta, const float *a, const float *b,
                       const float *ssm_a, const float *dt_bias, long T, long heads);

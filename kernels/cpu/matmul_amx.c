@@ -124,7 +124,7 @@ ALWAYS void tiles_pair(const matmul_job* j, byte_stripe w[2], long tile, const i
             unpack_stripe(w + h, j->w + (tile + h) * tile_bytes + begin * UNIT_BYTES(kind), count,
                           1, kind);
         const long steps = (j->T + TOKENS - 1) / TOKENS * count;
-        fetch_ahead next = plan_fetch(j, tile, begin + count, steps, kind);
+        fetch_ahead next = plan_fetch(j, tile, 2, begin + count, steps, kind);
         if (count == STRIPE_BLOCKS) tokens_all(j, w, &total, &next, begin, STRIPE_BLOCKS, kind);
         else tokens_all(j, w, &total, &next, begin, count, kind);
     }
@@ -140,14 +140,10 @@ ALWAYS void tiles_all(const matmul_job* j, long begin, long end, const weight_ki
     __asm__ volatile("tilerelease" ::); /* 8 KiB less to save at a switch of threads */
 }
 
-#define KIND(name, kind)                                                                     \
-    static void piece_##name(void* job, long begin, long end) {                              \
-        tiles_all(job, begin, end, kind);                                                    \
-    }                                                                                        \
-    void matmul_##name##_amx(float* out, quantized_rows x, const uint8_t* w, long T, long R, \
-                             long K, int threads) {                                          \
-        if (T < MIN_TOKENS) matmul_##name##_avx512(out, x, w, T, R, K, threads);             \
-        else run_chunks((matmul_job){out, x, w, T, R, K}, piece_##name, threads);            \
+#define KIND(name, kind)                                                          \
+    void tiles_##name##_amx(const matmul_job* j, long begin, long end) {          \
+        if (j->T < MIN_TOKENS) tiles_##name##_avx512(j, begin, end);              \
+        else tiles_all(j, begin, end, kind);                                      \
     }
 KIND(q4_0, Q4_0)
 KIND(q4_1, Q4_1)

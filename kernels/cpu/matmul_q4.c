@@ -26,24 +26,11 @@
  * Spec: kernels/reference.py matmul. Bench: tests/bench/bench_kernels.py --op matmul_q4_0.
  */
 #pragma GCC target("avx2,fma,f16c")
-#include "kernels.h"
-#include "pool.h"
-#include "vector.h"
+#include "matmul.h"
 
-enum { COLUMNS = 4, WORDS = 4, CHUNK = 64, AHEAD = 3072 };
+enum { COLUMNS = 4, WORDS = 4, AHEAD = 3072 };
 
-typedef struct {
-    float *out;
-    quantized_rows x;
-    const uint8_t *w;
-    long T, R, K;
-} matmul_job;
-
-ALWAYS __m256i broadcast4(const int8_t *x) {
-    int32_t word;
-    __builtin_memcpy(&word, x, 4);
-    return _mm256_set1_epi32(word);
-}
+ALWAYS __m256i broadcast4(const int8_t *x) { return _mm256_set1_epi32(word4(x)); }
 
 ALWAYS __m256 load_halves(const uint8_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
@@ -100,8 +87,6 @@ typedef struct {
 ALWAYS void unpack_stripe(stripe *to, const uint8_t *units, long blocks, const int has_min) {
     const __m256i low = _mm256_set1_epi8(15);
     for (long b = 0; b < blocks; b++, units += has_min ? 320 : 288) {
-        for (int i = 0; i < 5; i++)
-            _mm_prefetch(units + AHEAD + 64 * i, _MM_HINT_T0); /* a unit, or more */
         for (int h = 0; h < 2; h++) {
             _mm256_store_ps(to->d[b] + 8 * h, load_halves(units + 16 * h));
             if (has_min) _mm256_store_ps(to->m[b] + 8 * h, load_halves(units + 32 + 16 * h));
@@ -156,8 +141,8 @@ ALWAYS void add_block(float *acc, __m256i s16, const float *d, const float *m, f
 
 /* One unpacked stripe times `columns` tokens; first_block is its place in the row. */
 ALWAYS void stripe_columns(const matmul_job *j, const stripe *w, float acc[COLUMNS][TILE_ROWS],
-                           long t, long first_block, long blocks, const int columns,
-                           const int has_min) {
+                           fetch_ahead *next, long t, long first_block, long blocks,
+                           const int columns, const int has_min) {
     const long K = j->K, row_blocks = K / QUANT_BLOCK;
     const int8_t *x = j->x.values + t * K + first_block * QUANT_BLOCK;
     const float *scales = j->x.scales + t * row_blocks + first_block;
@@ -165,6 +150,7 @@ ALWAYS void stripe_columns(const matmul_job *j, const stripe *w, float acc[COLUM
     for (int c = 0; c < columns; c++)
         for (int h = 0; h < 2; h++) _mm256_store_ps(acc[c] + 8 * h, _mm256_setzero_ps());
     for (long b = 0; b < blocks; b++, x += QUANT_BLOCK) {
+        fetch(next);
         __m256i low0, low1, low2, low3;     /* rows 0..7 of token c */
         __m256i high0, high1, high2, high3; /* rows 8..15 */
         __m256i w0 = _mm256_load_si256((const __m256i *)w->quads[b][0]);
@@ -188,83 +174,56 @@ ALWAYS void stripe_columns(const matmul_job *j, const stripe *w, float acc[COLUM
     }
 }
 
-/* out = acc for the first stripe (0 + acc is acc), out + acc for later ones. */
-ALWAYS void add_stripe(float *out, const float *acc, long rows, int is_first) {
-    if (rows == TILE_ROWS) {
-        for (int h = 0; h < 2; h++) {
-            const __m256 a = _mm256_load_ps(acc + 8 * h);
-            _mm256_storeu_ps(out + 8 * h,
-                             is_first ? a : _mm256_add_ps(_mm256_loadu_ps(out + 8 * h), a));
-        }
-    } else {
-        for (long r = 0; r < rows; r++) out[r] = is_first ? acc[r] : out[r] + acc[r];
-    }
-}
+/* Sums of a chunk of tokens for one tile: kept close while its stripes pass. */
+typedef struct {
+    _Alignas(32) float rows[CHUNK][TILE_ROWS];
+} totals;
 
-/* Tokens of the next group: fours, and an end of 5 as 3 + 2, of 6 as 3 + 3. */
-ALWAYS int group_size(long left) {
-    return left >= 4 && left != 5 && left != 6 ? 4 : left >= 3 ? 3 : (int)left;
+/* total = acc for the first stripe (0 + acc is acc), total + acc for later ones. */
+ALWAYS void add_stripe(float *total, const float *acc, int is_first) {
+    for (int h = 0; h < TILE_ROWS; h += 8) {
+        const __m256 a = _mm256_load_ps(acc + h);
+        _mm256_store_ps(total + h, is_first ? a : _mm256_add_ps(_mm256_load_ps(total + h), a));
+    }
 }
 
 /* Many tokens: the tile stripe by stripe, each unpacked once. */
-ALWAYS void tile_many(const matmul_job *j, const uint8_t *tile, long row, long rows,
-                      const int has_min) {
+ALWAYS void tile_many(const matmul_job *j, long tile, long row, long rows,
+                      const weight_kind kind) {
     const long blocks = j->K / QUANT_BLOCK;
+    const uint8_t *units = j->w + tile * blocks * UNIT_BYTES(kind);
     _Alignas(32) float acc[COLUMNS][TILE_ROWS];
+    totals total;
     stripe w;
     for (long begin = 0; begin < blocks; begin += STRIPE_BLOCKS) {
         const long count = blocks - begin < STRIPE_BLOCKS ? blocks - begin : STRIPE_BLOCKS;
-        unpack_stripe(&w, tile + begin * (has_min ? 320 : 288), count, has_min);
+        unpack_stripe(&w, units + begin * UNIT_BYTES(kind), count, kind == Q4_1);
+        const long steps = (j->T + COLUMNS - 1) / COLUMNS * count;
+        fetch_ahead next = plan_fetch(j, tile, 1, begin + count, steps, kind);
         for (long t = 0; t < j->T;) {
-            const int columns = group_size(j->T - t);
+            const int columns = group_size(j->T - t, COLUMNS);
             switch (columns) {
-                case 1: stripe_columns(j, &w, acc, t, begin, count, 1, has_min); break;
-                case 2: stripe_columns(j, &w, acc, t, begin, count, 2, has_min); break;
-                case 3: stripe_columns(j, &w, acc, t, begin, count, 3, has_min); break;
-                default: stripe_columns(j, &w, acc, t, begin, count, 4, has_min); break;
+                case 1: stripe_columns(j, &w, acc, &next, t, begin, count, 1, kind == Q4_1); break;
+                case 2: stripe_columns(j, &w, acc, &next, t, begin, count, 2, kind == Q4_1); break;
+                case 3: stripe_columns(j, &w, acc, &next, t, begin, count, 3, kind == Q4_1); break;
+                default: stripe_columns(j, &w, acc, &next, t, begin, count, 4, kind == Q4_1); break;
             }
-            for (int c = 0; c < columns; c++, t++)
-                add_stripe(j->out + t * j->R + row, acc[c], rows, begin == 0);
+            for (int c = 0; c < columns; c++, t++) add_stripe(total.rows[t], acc[c], begin == 0);
         }
     }
+    for (long t = 0; t < j->T; t++)
+        __builtin_memcpy(j->out + t * j->R + row, total.rows[t], (size_t)rows * sizeof(float));
 }
 
-ALWAYS void tile_all(const matmul_job *j, long tile_index, const int has_min) {
-    const uint8_t *tile = j->w + tile_index * (j->K / QUANT_BLOCK) * (has_min ? 320 : 288);
-    const long row = tile_index * TILE_ROWS, rows = j->R - row < TILE_ROWS ? j->R - row : TILE_ROWS;
-    if (j->T == 1) tile_one(j, tile, row, rows, has_min);
-    else if (j->T > 0) tile_many(j, tile, row, rows, has_min);
-}
-
-static void piece_q4_0(void *job, long begin, long end) {
-    for (long tile = begin; tile < end; tile++) tile_all(job, tile, 0);
-}
-
-static void piece_q4_1(void *job, long begin, long end) {
-    for (long tile = begin; tile < end; tile++) tile_all(job, tile, 1);
-}
-
-/* CHUNK tokens over all tiles, then the next: their activations stay in second-level cache. */
-static void run(matmul_job whole, pool_fn piece, int threads) {
-    const long tiles = (whole.R + TILE_ROWS - 1) / TILE_ROWS, blocks = whole.K / QUANT_BLOCK;
-    for (long t = 0; t < whole.T; t += CHUNK) {
-        matmul_job job = whole;
-        job.T = whole.T - t < CHUNK ? whole.T - t : CHUNK;
-        job.out += t * whole.R;
-        job.x.values += t * whole.K;
-        job.x.scales += t * blocks;
-        job.x.sums += t * blocks;
-        const long grain = pool_grain(1 << 18, job.K * TILE_ROWS * job.T); /* some 5 us */
-        pool_for(threads, tiles, grain, piece, &job);
+ALWAYS void tiles_all(const matmul_job *j, long begin, long end, const weight_kind kind) {
+    const long tile_bytes = j->K / QUANT_BLOCK * UNIT_BYTES(kind);
+    for (long tile = begin; tile < end; tile++) {
+        const long row = tile * TILE_ROWS, left = j->R - row;
+        const long rows = left < TILE_ROWS ? left : TILE_ROWS;
+        if (j->T == 1) tile_one(j, j->w + tile * tile_bytes, row, rows, kind == Q4_1);
+        else tile_many(j, tile, row, rows, kind);
     }
 }
 
-void matmul_q4_0_avx2(float *out, quantized_rows x, const uint8_t *w, long T, long R, long K,
-                      int threads) {
-    run((matmul_job){out, x, w, T, R, K}, piece_q4_0, threads);
-}
-
-void matmul_q4_1_avx2(float *out, quantized_rows x, const uint8_t *w, long T, long R, long K,
-                      int threads) {
-    run((matmul_job){out, x, w, T, R, K}, piece_q4_1, threads);
-}
+void tiles_q4_0_avx2(const matmul_job *j, long begin, long end) { tiles_all(j, begin, end, Q4_0); }
+void tiles_q4_1_avx2(const matmul_job *j, long begin, long end) { tiles_all(j, begin, end, Q4_1); }

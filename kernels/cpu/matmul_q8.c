@@ -15,23 +15,14 @@
  * Spec: kernels/reference.py matmul. Bench: tests/bench/bench_kernels.py --op matmul_q8_0.
  */
 #pragma GCC target("avx2,fma,f16c")
-#include "kernels.h"
-#include "pool.h"
-#include "vector.h"
+#include "matmul.h"
 
-enum { COLUMNS = 4, WORDS = 8, UNIT_BYTES = 544, AHEAD = 4096 };
-
-typedef struct {
-    float *out;
-    quantized_rows x;
-    const uint8_t *w;
-    long T, R, K;
-} matmul_job;
+enum { COLUMNS = 4, WORDS = 8, AHEAD = 4096 };
 
 /* s += w . x[4i .. 4i+3] of token c. The sums have names: gcc 12 leaves an array in memory. */
 #define NEXT(c)                                                                             \
     if (columns > c) {                                                                      \
-        const __m256i a = broadcast4(x + c * K + 4 * i);                                    \
+        const __m256i a = _mm256_set1_epi32(word4(x + c * K + 4 * i));                      \
         const __m256i p0 = _mm256_maddubs_epi16(abs0, _mm256_sign_epi8(a, w0));             \
         const __m256i p1 = _mm256_maddubs_epi16(abs1, _mm256_sign_epi8(a, w1));             \
         low##c = _mm256_add_epi32(low##c, _mm256_madd_epi16(p0, ones));                     \
@@ -47,12 +38,6 @@ typedef struct {
         acc[c][0] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(low##c), d0, acc[c][0]);  \
         acc[c][1] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(high##c), d1, acc[c][1]); \
     }
-
-ALWAYS __m256i broadcast4(const int8_t *x) {
-    int32_t word;
-    __builtin_memcpy(&word, x, 4);
-    return _mm256_set1_epi32(word);
-}
 
 ALWAYS __m256 load_halves(const uint8_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
@@ -70,7 +55,7 @@ ALWAYS void tile_columns(const matmul_job *j, const uint8_t *unit, float total[C
             acc[c][h] = _mm256_setzero_ps();
             _mm256_store_ps(total[c] + 8 * h, acc[c][h]);
         }
-    for (long b = 0; b < blocks; b++, unit += UNIT_BYTES, x += QUANT_BLOCK) {
+    for (long b = 0; b < blocks; b++, unit += UNIT_BYTES(Q8_0), x += QUANT_BLOCK) {
         __m256i low0 = zero, low1 = zero, low2 = zero, low3 = zero; /* rows 0..7 of token c */
         __m256i high0 = zero, high1 = zero, high2 = zero, high3 = zero;
         for (int i = 0; i < WORDS; i++) {
@@ -97,34 +82,21 @@ ALWAYS void tile_columns(const matmul_job *j, const uint8_t *unit, float total[C
     }
 }
 
-static void piece(void *argument, long begin, long end) {
-    const matmul_job *j = argument;
+void tiles_q8_0_avx2(const matmul_job *j, long begin, long end) {
     _Alignas(32) float total[COLUMNS][TILE_ROWS];
     for (long tile = begin; tile < end; tile++) {
-        const uint8_t *units = j->w + tile * (j->K / QUANT_BLOCK) * UNIT_BYTES;
+        const uint8_t *units = j->w + tile * (j->K / QUANT_BLOCK) * UNIT_BYTES(Q8_0);
         const long row = tile * TILE_ROWS, rows = j->R - row < TILE_ROWS ? j->R - row : TILE_ROWS;
         for (long t = 0; t < j->T;) {
-            const long left = j->T - t;
-            const int columns = left >= 4 && left != 5 ? 4
-                                : left >= 3            ? 3
-                                                       : (int)left; /* 5 is 3 + 2 */
+            const int columns = group_size(j->T - t, COLUMNS);
             switch (columns) {
                 case 1: tile_columns(j, units, total, t, 1); break;
                 case 2: tile_columns(j, units, total, t, 2); break;
                 case 3: tile_columns(j, units, total, t, 3); break;
                 default: tile_columns(j, units, total, t, 4); break;
             }
-            for (int c = 0; c < columns; c++)
-                __builtin_memcpy(j->out + (t + c) * j->R + row, total[c],
-                                 (size_t)rows * sizeof(float));
-            t += columns;
+            for (int c = 0; c < columns; c++, t++)
+                __builtin_memcpy(j->out + t * j->R + row, total[c], (size_t)rows * sizeof(float));
         }
     }
-}
-
-void matmul_q8_0_avx2(float *out, quantized_rows x, const uint8_t *w, long T, long R, long K,
-                      int threads) {
-    matmul_job job = {out, x, w, T, R, K};
-    const long grain = pool_grain(1 << 17, K * TILE_ROWS * T); /* a piece of some 5 us */
-    pool_for(threads, (R + TILE_ROWS - 1) / TILE_ROWS, grain, piece, &job);
 }

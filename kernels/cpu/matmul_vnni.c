@@ -119,10 +119,9 @@ ALWAYS void tiles_many(const matmul_job* j, long tile, const int tiles, const we
             unpack_stripe(w + h, j->w + (tile + h) * tile_bytes + begin * UNIT_BYTES(kind), count,
                           0, kind);
         const long steps = (j->T + COLUMNS - 1) / COLUMNS * count;
-        fetch_ahead next = plan_fetch(j, tile, begin + count, steps, kind);
+        fetch_ahead next = plan_fetch(j, tile, tiles, begin + count, steps, kind);
         for (long t = 0; t < j->T;) {
-            const long groups = (j->T - t + COLUMNS - 1) / COLUMNS;
-            const int columns = (int)((j->T - t + groups - 1) / groups);
+            const int columns = group_size(j->T - t, COLUMNS);
             group(j, w, &total, &next, t, begin, count, tiles, columns, kind);
             t += columns;
         }
@@ -141,14 +140,12 @@ ALWAYS void tiles_all(const matmul_job* j, long begin, long end, const weight_ki
         else tiles_many(j, tile, 1, kind);
 }
 
-#define KIND(name, kind)                                                                        \
-    static void piece_##name(void* job, long begin, long end) {                                 \
-        tiles_all(job, begin, end, kind);                                                       \
-    }                                                                                           \
-    void matmul_##name##_avx512(float* out, quantized_rows x, const uint8_t* w, long T, long R, \
-                                long K, int threads) {                                          \
-        run_chunks((matmul_job){out, x, w, T, R, K}, piece_##name, threads);                    \
-    }
-KIND(q4_0, Q4_0)
-KIND(q4_1, Q4_1)
-KIND(q8_0, Q8_0)
+void tiles_q4_0_avx512(const matmul_job* j, long begin, long end) {
+    tiles_all(j, begin, end, Q4_0);
+}
+void tiles_q4_1_avx512(const matmul_job* j, long begin, long end) {
+    tiles_all(j, begin, end, Q4_1);
+}
+void tiles_q8_0_avx512(const matmul_job* j, long begin, long end) {
+    tiles_all(j, begin, end, Q8_0);
+}

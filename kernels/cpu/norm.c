@@ -1,7 +1,8 @@
-/* norm.c - norms of rows: root mean square, and length (ops: rms_norm, l2_norm).
+/* norm.c - norms of rows: root mean square, and length (ops: rms_norm, add_norm, l2_norm).
  *
  *   rms_norm   x, out  [T][K]        f32, rows of x lie x_stride apart; out may be x
  *              weight  [K]           f32
+ *   add_norm   hidden += branch, rms_norm of it, quantised: a row after the other, in L1
  *   l2_norm    x, out  [T][heads][D] f32, tokens of x lie x_stride apart; out may be x
  *
  *   accumulator i mod 32, ascending: four vectors of eight lanes, then the tree 16, 8, 4, 2, 1
@@ -65,6 +66,33 @@ void rms_norm_avx2(float *out, const float *x, const float *weight, long T, long
                    float eps, int threads) {
     norm_job job = {out, x, weight, K, x_stride, eps};
     pool_for(threads, T, pool_grain(1 << 15, K), norm_piece, &job);
+}
+
+typedef struct {
+    float *normed, *hidden;
+    quantized_out out;
+    const float *branch, *weight;
+    long K;
+    float eps;
+} add_norm_job;
+
+static void add_norm_piece(void *argument, long begin, long end) {
+    const add_norm_job *j = argument;
+    const long blocks = j->K / QUANT_BLOCK;
+    for (long t = begin; t < end; t++) {
+        float *hidden = j->hidden + t * j->K, *normed = j->normed + t * j->K;
+        if (j->branch) add_avx2(hidden, j->branch + t * j->K, 1, j->K, j->K);
+        norm_row(normed, hidden, j->weight, j->K, j->eps);
+        if (j->out.values)
+            quantize_blocks(j->out.values + t * j->K, j->out.scales + t * blocks,
+                            j->out.sums + t * blocks, normed, blocks);
+    }
+}
+
+void add_norm_avx2(float *normed, quantized_out out, float *hidden, const float *branch,
+                   const float *weight, long T, long K, float eps, int threads) {
+    add_norm_job job = {normed, hidden, out, branch, weight, K, eps};
+    pool_for(threads, T, pool_grain(1 << 14, K), add_norm_piece, &job);
 }
 
 typedef struct {

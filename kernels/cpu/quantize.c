@@ -70,11 +70,16 @@ typedef struct {
     long blocks;
 } quantize_job;
 
+void quantize_blocks(int8_t *values, float *scales, int32_t *sums, const float *x, long blocks) {
+    for (long b = 0; b < blocks; b++)
+        quantize_block(values + b * QUANT_BLOCK, scales + b, sums + b, x + b * QUANT_BLOCK);
+}
+
 static void quantize_piece(void *argument, long begin, long end) {
     const quantize_job *j = argument;
-    for (long b = begin * j->blocks; b < end * j->blocks; b++)
-        quantize_block(j->values + b * QUANT_BLOCK, j->scales + b, j->sums + b,
-                       j->x + b * QUANT_BLOCK);
+    const long first = begin * j->blocks;
+    quantize_blocks(j->values + first * QUANT_BLOCK, j->scales + first, j->sums + first,
+                    j->x + first * QUANT_BLOCK, (end - begin) * j->blocks);
 }
 
 void quantize_rows_avx2(int8_t *values, float *scales, int32_t *sums, const float *x, long T,

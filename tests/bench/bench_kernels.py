@@ -189,6 +189,7 @@ def bench_rows(ops: CpuOps, threads: int) -> list[Row]:
             "gelu_mul": lambda: ops.gelu_mul(wide_out, wide, wider),  # noqa: B023
             "sigmoid_mul": lambda: ops.sigmoid_mul(wide_out, wide, wider),  # noqa: B023
             "add": lambda: ops.add(out, x),  # noqa: B023
+            "add_norm": lambda: ops.add_norm(out, quants, x, x, weight, 1e-5),  # noqa: B023
         }
         for name, call in calls.items():
             op, _, case = name.partition(" ")
@@ -205,6 +206,44 @@ def bench_rows(ops: CpuOps, threads: int) -> list[Row]:
     return found
 
 
+def bench_fused(ops: CpuOps, threads: int) -> list[Row]:
+    """What a layer of the default model projects, and its attention over 256 keys."""
+    found = []
+    qkv = [weights("q4_1", rows, 576) for rows in (576, 192, 192)]
+    both = [weights("q4_1", 1536, 576) for _ in range(2)]
+    table = rope_table(1e5, 64, 2048, None, adjacent=True)
+    kv = KvArena(np.zeros(kv_shape(8, 1, 3, 64), np.float16))
+    for num_tokens in (1, 8):
+        x = np.random.default_rng(1).standard_normal((num_tokens, 576)).astype(np.float32)
+        quants, wide = quantized_rows(num_tokens, 576), quantized_rows(num_tokens, 1536)
+        ops.quantize_rows(quants, x)
+        outs = tuple(np.empty((num_tokens, w[0].rows), np.float32) for w in qkv)
+        gate, up = (np.empty((num_tokens, 1536), np.float32) for _ in "gu")
+        index = np.arange(num_tokens, dtype=np.int32)
+        positions = np.full(num_tokens, 255, np.int32)
+        step = Step(
+            index, positions, index, index.astype(np.int64) * 256 + 255, index.reshape(-1, 1), index
+        )
+        q, k, v = (out.reshape(num_tokens, -1, 64) for out in outs)
+        mixed, turn = np.empty_like(q), iter(range(10**9))
+
+        def project(quants=quants, outs=outs, turn=turn) -> None:
+            i = next(turn)
+            ops.project(outs, quants, tuple(w[i % len(w)] for w in qkv), (None,) * 3)
+
+        def gated(quants=quants, wide=wide, gate=gate, up=up, turn=turn) -> None:
+            i = next(turn)
+            pair = tuple(w[i % len(w)] for w in both)
+            ops.gated_project(wide, gate, up, quants, pair, (None, None), "silu")
+
+        def attend(mixed=mixed, quants=quants, q=q, k=k, v=v, step=step) -> None:
+            ops.attend(mixed, quants, q, k, v, table, kv, 0, step, 0.125)
+
+        for op, call in (("project", project), ("gated_project", gated), ("attend", attend)):
+            found.append(row(op, "default model", num_tokens, threads, seconds(call, threads)))
+    return found
+
+
 def measure(wanted: str | None, threads: int, limit: dict[str, float]) -> list[Row]:
     ops, found = CpuOps(threads), []
     for kind in ("q4_0", "q4_1", "q8_0", "f32"):
@@ -212,6 +251,8 @@ def measure(wanted: str | None, threads: int, limit: dict[str, float]) -> list[R
             found += bench_matmul(ops, kind, threads, limit)
     if wanted in (None, "attention"):
         found += bench_attention(ops, threads, limit)
+    if wanted in (None, "project", "gated_project", "attend"):
+        found += [r for r in bench_fused(ops, threads) if wanted in (None, r["op"])]
     if wanted in (None, "gated_delta_rule", "conv1d", "l2_norm", "delta_gates"):
         for r in bench_state(ops, threads, seconds):
             if "gb_per_s" in r:

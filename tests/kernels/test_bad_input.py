@@ -53,7 +53,68 @@ def attend(**changes):
     OPS.attention(f32(20, 2, 8), TALK.q, KV, 0, step, 1.0)
 
 
+def project(outs=None, x=None, weights=None, biases=(None, None)):
+    outs = (f32(3, 20), f32(3, 20)) if outs is None else outs
+    OPS.project(outs, x or Q, weights or (W, W), biases)
+
+
+def gate(out=None, gate=None, weights=None, activation="silu"):
+    wide = random_matrix("q4_0", 32, 64)
+    gate = f32(3, 32) if gate is None else gate
+    out = out or quantized_rows(3, 32)
+    OPS.gated_project(out, gate, f32(3, 32), Q, weights or (wide, wide), (None, None), activation)
+
+
+def add_norm(hidden=None, branch=None, normed=None, weight=None, quantized=None):
+    hidden = f32(3, 64) if hidden is None else hidden
+    normed = f32(3, 64) if normed is None else normed
+    weight = f32(64) if weight is None else weight
+    OPS.add_norm(normed, quantized, hidden, branch, weight, 1e-5)
+
+
+def attend_all(out=None, q=None, k=None, v=None, table=None, quantized=None, layer=0, **changes):
+    step = dataclasses.replace(TALK.step(np.arange(12)), **changes)
+    heads, keys = f32(12, 2, 8), f32(12, 1, 8)
+    OPS.attend(
+        heads if out is None else out, quantized, f32(12, 2, 8) if q is None else q,
+        keys if k is None else k, f32(12, 1, 8) if v is None else v,
+        table or TABLE, KV, layer, step, 1.0,
+    )  # fmt: skip
+
+
 REFUSED = {
+    "a product into too few rows": lambda: project(outs=(f32(3, 20), f32(3, 19))),
+    "a product of other tokens": lambda: project(outs=(f32(3, 20), f32(2, 20))),
+    "two products into one array": lambda: project(outs=(SHARED[:60].reshape(3, 20),) * 2),
+    "a bias of another width": lambda: project(biases=(None, f32(19))),
+    "a bias too few": lambda: project(biases=(None,)),
+    "no products": lambda: project((), Q, (W,), ()),
+    "nine products": lambda: project(tuple(f32(3, 20) for _ in range(9)), Q, (W,) * 9, (None,) * 9),
+    "products in lists": lambda: project([f32(3, 20), f32(3, 20)]),
+    "float weights among quantised": lambda: project(weights=(W, random_matrix("f32", 20, 64))),
+    "weights of other columns": lambda: project(weights=(W, random_matrix("q4_0", 20, 32))),
+    "gate and up of unequal width": lambda: gate(weights=(W, random_matrix("q4_0", 32, 64))),
+    "gate into other columns": lambda: gate(out=quantized_rows(3, 64)),
+    "gate without a known activation": lambda: gate(activation="relu"),
+    "branch of another shape": lambda: add_norm(branch=f32(3, 63)),
+    "branch over the norm": lambda: add_norm(branch=LONG[:3], normed=LONG[1:4]),
+    "norm over hidden before the sum": lambda: add_norm(LONG[:3], f32(3, 64), LONG[:3]),
+    "norm weight of another width": lambda: add_norm(weight=f32(63)),
+    "norm into too few quants": lambda: add_norm(quantized=quantized_rows(3, 32)),
+    "RoPE table too short": lambda: attend_all(positions=np.arange(8, 20, dtype=np.int32)),
+    "RoPE table wider than a head": lambda: attend_all(
+        table=rope_table(1e4, 16, 20, None, adjacent=True)
+    ),
+    "values of other heads than keys": lambda: attend_all(v=f32(12, 2, 8)),
+    "queries over keys": lambda: attend_all(
+        q=SHARED[:192].reshape(12, 2, 8), k=SHARED[96:192].reshape(12, 1, 8)
+    ),
+    "mixed over queries": lambda: attend_all(
+        out=SHARED[:192].reshape(12, 2, 8), q=SHARED[:192].reshape(12, 2, 8)
+    ),
+    "slots past the arena": lambda: attend_all(slot_mapping=np.full(12, 10**6)),
+    "mixed into other quants": lambda: attend_all(quantized=quantized_rows(12, 32)),
+    "a layer the arena lacks": lambda: attend_all(layer=2),
     "out of another shape": lambda: OPS.matmul(f32(3, 21), Q, W),
     "out of another type": lambda: OPS.matmul(np.zeros((3, 20)), Q, W),
     "out not contiguous": lambda: OPS.matmul(f32(3, 40)[:, ::2], Q, W),
@@ -144,7 +205,7 @@ REFUSED = {
     "argmax of another type": lambda: OPS.logits_argmax(np.zeros(3, np.int64), f32(3, 64)),
     "no threads": lambda: CpuOps(0),
 }
-LONG, GATES = f32(4, 64), f32(2, 4)
+LONG, GATES, SHARED = f32(4, 64), f32(2, 4), f32(192)
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -157,6 +218,8 @@ NO_TOKENS = {
     "matmul": lambda: OPS.matmul(f32(0, 20), quantized_rows(0, 64), W),
     "quantize_rows": lambda: OPS.quantize_rows(quantized_rows(0, 64), f32(0, 64)),
     "embed": lambda: OPS.embed(f32(0, 64), W, i32()),
+    "project": lambda: OPS.project((f32(0, 20),), quantized_rows(0, 64), (W,), (None,)),
+    "add_norm": lambda: OPS.add_norm(f32(0, 64), None, f32(0, 64), None, f32(64), 1e-5),
     "rms_norm": lambda: OPS.rms_norm(f32(0, 64), f32(0, 64), f32(64), 1e-5),
     "rope": lambda: OPS.rope(f32(0, 2, 8), i32(), TABLE),
     "store_kv": lambda: OPS.store_kv(KV, 0, f32(0, 1, 8), f32(0, 1, 8), np.zeros(0, np.int64)),

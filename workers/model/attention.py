@@ -18,7 +18,7 @@ from kernels.ops import F32, Ops, RopeTable
 from kernels.tables import rope_table
 from workers.model.config import ModelConfig
 from workers.model.gguf_file import Expected
-from workers.model.layers import Projection, norm_tensor, projection_tensors
+from workers.model.layers import Projections, norm_tensor, projection_tensors
 from workers.model.pack import Weights
 from workers.model.workspace import Frame
 
@@ -51,10 +51,8 @@ class Attention:
     window          keys it sees, its own included; 0 is all
     """
 
-    q: Projection
-    k: Projection
-    v: Projection
-    output: Projection
+    qkv: Projections
+    output: Projections
     q_norm: F32 | None
     k_norm: F32 | None
     rms_eps: float
@@ -71,10 +69,8 @@ class Attention:
             return weights.vector(prefix + name) if weights.has(prefix + name) else None
 
         return cls(
-            q=Projection.of(weights, prefix + "attn_q"),
-            k=Projection.of(weights, prefix + "attn_k"),
-            v=Projection.of(weights, prefix + "attn_v"),
-            output=Projection.of(weights, prefix + "attn_output"),
+            qkv=Projections.of(weights, *(f"{prefix}attn_{name}" for name in "qkv")),
+            output=Projections.of(weights, prefix + "attn_output"),
             q_norm=head_norm("attn_q_norm.weight"),
             k_norm=head_norm("attn_k_norm.weight"),
             rms_eps=weights.config.rms_eps,
@@ -86,25 +82,22 @@ class Attention:
 
     def apply(self, ops: Ops, frame: Frame) -> None:
         """A Branch of workers.model.decoder."""
-        space, step, x = frame.space.attention, frame.step, frame.space.normed
-        q, k, v, mixed = space.q, space.k, space.v, space.mixed_heads
-        q_and_gate = q if space.q_and_gate is None else space.q_and_gate
-        self.q.apply(ops, q_and_gate.flat, x)
-        self.k.apply(ops, k.flat, x)
-        self.v.apply(ops, v.flat, x)
+        space, x = frame.space.attention, frame.space.normed
+        q, k, v, mixed, gated = space.q, space.k, space.v, space.mixed, space.q_and_gate
+        self.qkv.apply(ops, ((gated or q).flat, k.flat, v.flat), x)
         if self.q_norm is not None and self.k_norm is not None:
-            dim = q.single.shape[1]
-            ops.rms_norm(q.single, q_and_gate.single[:, :dim], self.q_norm, self.rms_eps)
+            queries = (gated or q).single[:, : q.single.shape[1]]
+            ops.rms_norm(q.single, queries, self.q_norm, self.rms_eps)
             ops.rms_norm(k.single, k.single, self.k_norm, self.rms_eps)
-        ops.rope(q.split, step.positions, self.rope)
-        ops.rope(k.split, step.positions, self.rope)
-        ops.store_kv(frame.kv, self.kv_layer, k.split, v.split, step.slot_mapping)
-        ops.attention(mixed.split, q.split, frame.kv, self.kv_layer, step, self.scale, self.window)
-        if space.q_and_gate is not None:
-            gate = space.q_and_gate.single[:, mixed.single.shape[1] :]
-            ops.sigmoid_mul(mixed.single, gate, mixed.single)
-        space.mixed.quantize(ops)
-        self.output.apply(ops, frame.space.branch, space.mixed)
+        ops.attend(
+            space.mixed_heads.split, None if gated else mixed.quantized, q.split, k.split, v.split,
+            self.rope, frame.kv, self.kv_layer, frame.step, self.scale, self.window,
+        )  # fmt: skip
+        if gated:
+            heads = space.mixed_heads.single
+            ops.sigmoid_mul(heads, gated.single[:, heads.shape[1] :], heads)
+            mixed.quantize(ops)
+        self.output.apply(ops, (frame.space.branch,), mixed)
 
 
 def full_rope(weights: Weights, *, adjacent: bool) -> RopeTable:

@@ -19,7 +19,7 @@ from workers.model.attention import Attention, full_rope
 from workers.model.config import ModelConfig
 from workers.model.feed_forward import FeedForward
 from workers.model.gguf_file import Expected
-from workers.model.layers import Projection, Rows, norm_tensor
+from workers.model.layers import Projections, Rows, norm_tensor
 from workers.model.pack import Weights
 from workers.model.workspace import Frame, Workspace
 
@@ -92,7 +92,8 @@ class Decoder:
         self._embedding = weights.matrix(EMBEDDING)
         self._norm = weights.vector(f"{LAST_NORM}.weight")
         is_tied = not weights.has(f"{HEAD}.weight")
-        self._head = Projection(self._embedding, None) if is_tied else Projection.of(weights, HEAD)
+        table = Projections((self._embedding,), (None,))
+        self._head = table if is_tied else Projections.of(weights, HEAD)
         self._whole = self._workspace = Workspace.allocate(config, max_step_tokens)
         self._last = Rows.allocate(max_logit_rows, config.hidden)
         self._logits = np.zeros((max_logit_rows, config.vocab_size), np.float32)
@@ -110,10 +111,13 @@ class Decoder:
         if self.config.embedding_scale != 1.0:
             self._ops.scale(space.hidden, self.config.embedding_scale)
         frame = Frame(step, kv, state, space)
+        branch = None  # of the half before, not yet added to hidden
         for layer in self._layers:
             for half in layer:
-                self._add(half, frame)
+                branch = self._branch(half, frame, branch)
             after_layer()
+        if branch is not None:
+            self._ops.add(space.hidden, branch)
         return self._head_logits(space.hidden, step.logit_rows)
 
     def _workspace_of(self, num_tokens: int) -> Workspace:
@@ -123,14 +127,14 @@ class Decoder:
             self._workspace = self._whole.first(num_tokens)
         return self._workspace
 
-    def _add(self, half: Half, frame: Frame) -> None:
-        ops, space, eps = self._ops, frame.space, self.config.rms_eps
-        ops.rms_norm(space.normed.values, space.hidden, half.norm, eps)
-        space.normed.quantize(ops)
+    def _branch(self, half: Half, frame: Frame, before: F32 | None) -> F32:
+        """Adds what the half before gave to hidden, and computes what this one gives."""
+        ops, space, normed, eps = self._ops, frame.space, frame.space.normed, self.config.rms_eps
+        ops.add_norm(normed.values, normed.quantized, space.hidden, before, half.norm, eps)
         half.branch.apply(ops, frame)
         if half.post_norm is not None:
             ops.rms_norm(space.branch, space.branch, half.post_norm, eps)
-        ops.add(space.hidden, space.branch)
+        return space.branch
 
     def _head_logits(self, hidden: F32, logit_rows: I32) -> F32:
         num_rows = logit_rows.size
@@ -138,7 +142,7 @@ class Decoder:
         if num_rows:
             last = self._last.first(num_rows)
             np.take(hidden, logit_rows, axis=0, out=last.values)
-            self._ops.rms_norm(last.values, last.values, self._norm, self.config.rms_eps)
-            last.quantize(self._ops)
-            self._head.apply(self._ops, logits, last)
+            values, eps = last.values, self.config.rms_eps
+            self._ops.add_norm(values, last.quantized, values, None, self._norm, eps)
+            self._head.apply(self._ops, (logits,), last)
         return logits

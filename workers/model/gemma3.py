@@ -15,11 +15,12 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any, Final
 
+from kernels.ops import GELU
 from kernels.tables import rope_table
 from workers.model.attention import Attention, attention_tensors, full_rope
 from workers.model.config import FULL, WINDOW, Keys, ModelConfig, read_config
 from workers.model.decoder import Half, Layer, decoder_tensors
-from workers.model.feed_forward import GELU, FeedForward, feed_forward_tensors
+from workers.model.feed_forward import FeedForward, feed_forward_tensors
 from workers.model.gguf_file import Expected
 from workers.model.layers import norm_tensor
 from workers.model.pack import Weights

@@ -90,29 +90,36 @@ def first_tokens(space: Space, num_tokens: int) -> Space:
 
 
 @dataclass(frozen=True, slots=True)
-class Projection:
-    """out = x @ weight.T + bias."""
+class Projections:
+    """out = x @ weight.T + bias, of one matrix or several that read the same rows.
 
-    weight: Matrix
-    bias: F32 | None
+    biases   (rows,) of each, or None
+    """
+
+    weights: tuple[Matrix, ...]
+    biases: tuple[F32 | None, ...]
 
     @classmethod
-    def of(cls, weights: Weights, name: str) -> "Projection":
-        bias = weights.vector(name + ".bias") if weights.has(name + ".bias") else None
-        return cls(weights.matrix(name + ".weight"), bias)
+    def of(cls, weights: Weights, *names: str) -> "Projections":
+        def bias(name: str) -> F32 | None:
+            return weights.vector(name + ".bias") if weights.has(name + ".bias") else None
 
-    def apply(self, ops: Ops, out: F32, x: Rows) -> None:
-        """x is quantised already.   out (T, weight.rows)"""
-        if x.quantized is None:
-            ops.matmul_f32(out, x.values, self.weight)
-        else:
-            ops.matmul(out, x.quantized, self.weight)
-        if self.bias is not None:
-            ops.add(out, self.bias)
+        matrices = tuple(weights.matrix(name + ".weight") for name in names)
+        return cls(matrices, tuple(bias(name) for name in names))
+
+    def apply(self, ops: Ops, outs: tuple[F32, ...], x: Rows) -> None:
+        """x is quantised already.   outs[i] (T, weights[i].rows)"""
+        if x.quantized is not None:
+            ops.project(outs, x.quantized, self.weights, self.biases)
+            return
+        for out, weight, bias in zip(outs, self.weights, self.biases, strict=True):
+            ops.matmul_f32(out, x.values, weight)
+            if bias is not None:
+                ops.add(out, bias)
 
 
 def projection_tensors(name: str, rows: int, cols: int, *, bias: str = "none") -> list[Expected]:
-    """What a Projection reads.   bias: "none", "optional" or "required" """
+    """What a projection reads.   bias: "none", "optional" or "required" """
     weight = Expected(f"{name}.weight", (rows, cols))
     if bias == "none":
         return [weight]

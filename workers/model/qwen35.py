@@ -38,10 +38,11 @@ from workers.model.config import (
 from workers.model.decoder import Half, Layer, decoder_tensors
 from workers.model.feed_forward import FeedForward, feed_forward_tensors
 from workers.model.gguf_file import Expected
-from workers.model.layers import Projection, norm_tensor, projection_tensors
+from workers.model.layers import Projections, norm_tensor, projection_tensors
 from workers.model.pack import Weights
 from workers.model.workspace import Frame
 
+INPUTS = ("attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta")  # all read the layer's input
 L2_EPS = 1e-6  # added to the sum of squares of a head of q or k
 
 
@@ -149,6 +150,7 @@ def delta_tensors(config: ModelConfig, prefix: str) -> list[Expected]:
 class DeltaNet:
     """The weights of one linear layer.
 
+    inputs of qkv, z (the gate), alpha and beta
     conv   (channels, taps) float32, the last tap multiplies the current token
     a      (nv,)            below 0: already -exp(A_log)
     dt     (nv,)
@@ -156,11 +158,8 @@ class DeltaNet:
     layer  its place in the state: layers without one are not counted
     """
 
-    qkv: Projection
-    z: Projection
-    alpha: Projection
-    beta: Projection
-    output: Projection
+    inputs: Projections
+    output: Projections
     conv: F32
     a: F32
     dt: F32
@@ -172,11 +171,8 @@ class DeltaNet:
     def of(cls, weights: Weights, prefix: str, layer: int) -> "DeltaNet":
         conv = weights.matrix(prefix + "ssm_conv1d.weight")
         return cls(
-            qkv=Projection.of(weights, prefix + "attn_qkv"),
-            z=Projection.of(weights, prefix + "attn_gate"),
-            alpha=Projection.of(weights, prefix + "ssm_alpha"),
-            beta=Projection.of(weights, prefix + "ssm_beta"),
-            output=Projection.of(weights, prefix + "ssm_out"),
+            inputs=Projections.of(weights, *(prefix + name for name in INPUTS)),
+            output=Projections.of(weights, prefix + "ssm_out"),
             conv=unpack_matrix("f32", conv.data, conv.rows, conv.cols).view(np.float32),
             a=weights.vector(prefix + "ssm_a"),
             dt=weights.vector(prefix + "ssm_dt.bias"),
@@ -189,10 +185,7 @@ class DeltaNet:
         """A Branch of workers.model.decoder."""
         space, x, state = frame.space.delta, frame.space.normed, frame.state
         assert space is not None and state is not None
-        self.qkv.apply(ops, space.raw, x)
-        self.z.apply(ops, space.z, x)
-        self.alpha.apply(ops, space.a, x)
-        self.beta.apply(ops, space.b, x)
+        self.inputs.apply(ops, (space.raw, space.z, space.a, space.b), x)
         ops.conv1d(space.convolved, space.raw, state, self.layer, self.conv, frame.step)
         ops.l2_norm(space.q, space.q_part, L2_EPS, 1.0 / sqrt(space.q.shape[2]))
         ops.l2_norm(space.k, space.k_part, L2_EPS, 1.0)
@@ -205,7 +198,7 @@ class DeltaNet:
         ops.rms_norm(heads, heads, self.norm, self.rms_eps)
         ops.silu_mul(mixed.values, space.z, mixed.values)
         mixed.quantize(ops)
-        self.output.apply(ops, frame.space.branch, mixed)
+        self.output.apply(ops, (frame.space.branch,), mixed)
 
 
 def qwen35_layers(weights: Weights) -> list[Layer]:
