@@ -5,8 +5,9 @@
       │                  │ settle(name, position): the slot itself, for who has no more use for it
       └──────────────────▼
                     checkpoint ──forget, or taken back by allocate or save──► free
-                         └─ restore(name, slot): copied into a held slot
-                         └─ take(name): a held slot with the same state, copied if there is room
+                         ├─ restore(name, slot): copied into a held slot
+                         ├─ take(name): a held slot with the same state, copied if there is room
+                         └─ pin(name), unpin(name): meanwhile nobody takes its slot
 
 State cannot be cut back as KV can: to go back in a sequence is to start from a checkpoint, or from
 position 0, where no state is needed. So a checkpoint is only ever a saving of time, and whoever
@@ -16,6 +17,7 @@ a running sequence goes back; of either kind the one used longest ago goes first
 Invariants, checked by check():
   1. a slot is free, held by one, or one checkpoint
   2. free slots + held slots + checkpoints = num_slots
+  3. what is pinned is a checkpoint
 
 Names are the owner's business: the engine's passing ones are request ids, its lasting ones the hash
 of the tokens before.
@@ -62,6 +64,7 @@ class StatePool:
         self._arrays = tuple(arrays)
         self._free: list[int] = list(range(num_slots - 1, -1, -1))
         self._held: set[int] = set()
+        self._pins: dict[str, int] = {}
         self._checkpoints: OrderedDict[str, Checkpoint] = OrderedDict()  # used longest ago first
 
     @property
@@ -78,8 +81,13 @@ class StatePool:
         return len(self._checkpoints)
 
     @property
+    def num_pins(self) -> int:
+        """How often pin was called without an unpin."""
+        return sum(self._pins.values())
+
+    @property
     def can_allocate(self) -> bool:
-        return len(self._held) < self.num_slots
+        return len(self._held) + len(self._pins) < self.num_slots
 
     def allocate(self) -> int:
         """A slot, if need be that of a checkpoint. Its bytes are whatever they were.
@@ -110,6 +118,8 @@ class StatePool:
         passing one is wanted; then nothing is kept.
         """
         assert slot in self._held and position > 0, (slot, position)
+        if name in self._pins:
+            return True  # names are those of states: it is the same
         self.forget(name)
         spare = self._spare(also_lasting=is_lasting)
         if spare is None:
@@ -121,6 +131,8 @@ class StatePool:
     def settle(self, name: str, slot: int, position: int) -> None:
         """A held slot becomes the lasting checkpoint of this name, without a copy."""
         assert slot in self._held and position > 0, (slot, position)
+        if name in self._pins:
+            return self.free(slot)
         self.forget(name)
         self._held.remove(slot)
         self._checkpoints[name] = Checkpoint(name, position, slot, is_lasting=True)
@@ -143,30 +155,49 @@ class StatePool:
         """A held slot with the state of a checkpoint that is there.
 
         The checkpoint stays, unless that would cost another lasting one: then its slot is given.
+
+        Raises OutOfSlots.
         """
         checkpoint = self._checkpoints[name]
         self._checkpoints.move_to_end(name)
         slot = self._spare(also_lasting=False, but=name)
+        if slot is None and name not in self._pins:
+            slot = self._checkpoints.pop(name).slot
+            self._held.add(slot)
+            return slot
         if slot is None:
-            return self.hold(name)
+            slot = self._spare(but=name)
+        if slot is None:
+            raise OutOfSlots(self.num_slots)
         self._held.add(slot)
         self._copy(checkpoint.slot, slot)
         return slot
 
-    def hold(self, name: str) -> int:
-        """The slot of a checkpoint that is there, held; the checkpoint is gone."""
-        slot = self._checkpoints.pop(name).slot
-        self._held.add(slot)
-        return slot
+    def pin(self, name: str) -> int:
+        """Nobody takes the slot of this checkpoint, which is there, until it is unpinned; its slot.
+
+        As often as it is pinned it has to be unpinned.
+        """
+        self._pins[name] = self._pins.get(name, 0) + 1
+        return self._checkpoints[name].slot
+
+    def unpin(self, name: str) -> None:
+        """One pin less."""
+        assert name in self._pins, f"{name} is not pinned"
+        self._pins[name] -= 1
+        if self._pins[name] == 0:
+            del self._pins[name]
 
     def forget(self, name: str) -> None:
-        """Drop the checkpoint of this name, if there is one."""
+        """Drop the checkpoint of this name, if there is one and it is not pinned."""
+        if name in self._pins:
+            return
         checkpoint = self._checkpoints.pop(name, None)
         if checkpoint is not None:
             self._free.append(checkpoint.slot)
 
     def forget_all(self) -> None:
-        """Drop all checkpoints."""
+        """Drop all checkpoints that are not pinned."""
         for name in list(self._checkpoints):
             self.forget(name)
 
@@ -180,6 +211,8 @@ class StatePool:
         slots = sorted([*self._free, *self._held, *kept])
         assert slots == list(range(self.num_slots)), (self._free, self._held, kept)
         assert all(name == c.name for name, c in self._checkpoints.items()), self._checkpoints
+        assert self._pins.keys() <= self._checkpoints.keys(), self._pins
+        assert all(count > 0 for count in self._pins.values()), self._pins
 
     def _spare(self, *, also_lasting: bool = True, but: str = "") -> int | None:
         """A slot that nobody holds, off the free list or from a checkpoint that may go."""
@@ -188,7 +221,8 @@ class StatePool:
         return self._free.pop() if self._free else None
 
     def _drop_one(self, also_lasting: bool, but: str) -> None:
-        kept = [c for c in self._checkpoints.values() if c.name != but]
+        pinned = self._pins
+        kept = [c for c in self._checkpoints.values() if c.name != but and c.name not in pinned]
         passing = [c for c in kept if not c.is_lasting]
         for checkpoint in [*passing, *(kept if also_lasting else [])][:1]:
             self.forget(checkpoint.name)

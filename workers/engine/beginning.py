@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Union
 from kernels.ops import BLOCK_TOKENS
 from kv_tier.block_pool import BlockPool
 from kv_tier.state_pool import StatePool
-from workers.engine.reuse import Ends, Reuse
+from workers.engine.reuse import Ends, Reuse, num_common
 from workers.engine.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class Beginning:
     """Tokens [0, position) are known.
 
     blocks  the full blocks below position
-    part    what holds the rest of position, if it ends inside a block
+    part    what holds the rest of position, if it ends inside a block; it may hold more
+    is_tail whether part is a tail that ends at position
     state   name of the checkpoint, or its file; None: no such layers, or position is 0
     found   tokens in full blocks that were found, whether a state was or not
     """
@@ -37,6 +38,7 @@ class Beginning:
     position: int = 0
     blocks: list[Block] = field(default_factory=list)
     part: Block | None = None
+    is_tail: bool = False
     state: "str | OpenObject | None" = None
     found: int = 0
 
@@ -61,11 +63,11 @@ class Finder:
         found = len(blocks) * BLOCK_TOKENS
         for position in self._positions(reuse, len(blocks), len(sequence.token_ids) - 1):
             num_full, rest = divmod(position, BLOCK_TOKENS)
-            part = self._part(reuse, blocks, position) if rest else None
+            part, is_tail = self._part(reuse, blocks, position) if rest else (None, False)
             state = self._state(reuse, position)
             if (rest and part is None) or (self._states is not None and state is None):
                 continue
-            return Beginning(position, blocks[:num_full], part, state, found)
+            return Beginning(position, blocks[:num_full], part, is_tail, state, found)
         return Beginning(found=found)
 
     def _leading(self, reuse: Reuse) -> list[Block]:
@@ -86,7 +88,9 @@ class Finder:
         for index in range(num_found + 1):
             begin = index * BLOCK_TOKENS
             tried.add(begin)
-            tried.update(begin + length for length in self._ends.after(reuse.parent(index)))
+            wanted = reuse.tokens_behind(index)[: limit - begin]
+            for left in self._ends.after(reuse.parent(index)):
+                tried.add(begin + num_common(left.token_ids, wanted))
         prefix = reuse.prefix
         if prefix is not None:
             tried.update((*prefix.ends, prefix.tail_end, prefix.state_end))
@@ -94,17 +98,28 @@ class Finder:
             if 0 < position <= limit and position // BLOCK_TOKENS <= num_found:
                 yield position
 
-    def _part(self, reuse: Reuse, blocks: list[Block], position: int) -> Block | None:
-        """What holds [begin of its block, position): a full block's beginning, or a tail."""
-        num_full = position // BLOCK_TOKENS
+    def _part(self, reuse: Reuse, blocks: list[Block], position: int) -> tuple[Block | None, bool]:
+        """What holds [begin of its block, position), and whether it is a tail that ends there."""
+        num_full, rest = divmod(position, BLOCK_TOKENS)
         if num_full < len(blocks):
-            return blocks[num_full]
+            return blocks[num_full], False
         key = reuse.key_at(position)
         tail = self._pool.find(key)
+        if tail is not None:
+            return tail, True
         prefix = reuse.prefix
-        if tail is None and prefix is not None and prefix.tail is not None:
-            return prefix.tail if prefix.tail.key == key else None
-        return tail
+        if prefix is not None and prefix.tail is not None and prefix.tail.key == key:
+            return prefix.tail, True
+        return self._longer(reuse, num_full, rest), False
+
+    def _longer(self, reuse: Reuse, num_full: int, rest: int) -> int | None:
+        """A block in the arena that begins with the `rest` tokens behind num_full blocks."""
+        wanted = reuse.tokens_behind(num_full)[:rest]
+        for left in self._ends.after(reuse.parent(num_full)):
+            block_id = self._pool.find(left.key)
+            if block_id is not None and left.token_ids[:rest] == wanted:
+                return block_id
+        return None
 
     def _state(self, reuse: Reuse, position: int) -> "str | OpenObject | None":
         if self._states is None:

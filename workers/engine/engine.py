@@ -232,14 +232,14 @@ class Engine:
     def hold_state(self, kept: Kept) -> Kept | None:
         """After release: hold the state that it left behind again, alone, for it to be written.
 
-        None when it is gone, or when another request is using its slot.
+        None when it has made room for others.
         """
         if self._state is None or kept.state is None or kept in self._kepts:
             return None
         key, _ = kept.state
         if self._state.pool.find(key.hex()) is None:
             return None
-        again = replace(kept, blocks=[], tail=None, state=(key, self._state.pool.hold(key.hex())))
+        again = replace(kept, blocks=[], tail=None, state=(key, self._state.pool.pin(key.hex())))
         self._kepts.add(again)
         return again
 

@@ -27,7 +27,7 @@ from kv_tier.state_pool import StatePool
 from workers.engine.beginning import Beginning, Block, Finder
 from workers.engine.kept import Kept
 from workers.engine.payload import copy_tokens, load_state, tail_of
-from workers.engine.reuse import Ends, Reuse
+from workers.engine.reuse import Ends, Left, Reuse
 from workers.engine.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Memory:
         if num_full > reuse.num_sealed:
             reuse.extend(sequence.num_cached)
             for index in range(reuse.num_sealed, num_full):
-                self.pool.keep(sequence.blocks[index], reuse.keys[index])
+                self._name(reuse, index, reuse.keys[index], sequence.blocks[index])
             reuse.num_sealed = num_full
 
     def free(self, sequence: Sequence) -> None:
@@ -110,8 +110,10 @@ class Memory:
         num_full = num_kv // BLOCK_TOKENS
         held = sequence.blocks[: num_full + (tail is not None)]
         state = None
-        if slot is not None and num_kv > 0:
-            state = (reuse.key_at(num_kv), slot)
+        if self.states is not None and slot is not None and num_kv > 0:
+            key = reuse.key_at(num_kv)
+            self.states.settle(key.hex(), slot, num_kv)
+            state = (key, self.states.pin(key.hex()))
             sequence.state_slot = None
         sequence.blocks = sequence.blocks[len(held) :]
         self._let_go(sequence)
@@ -133,8 +135,7 @@ class Memory:
         self.pool.free([block_id for _, block_id in kept.blocks] + tail)
         if kept.state is not None:
             assert self.states is not None
-            key, slot = kept.state
-            self.states.settle(key.hex(), slot, kept.num_kv)
+            self.states.unpin(kept.state[0].hex())
 
     def can_rewind(self, sequence: Sequence, position: int) -> bool:
         """Whether everything from position on can be written again: nobody else has it.
@@ -164,6 +165,7 @@ class Memory:
         self.pool.check()
         holders = [0] * self.pool.num_blocks
         slots = [s.state_slot for s in sequences if s.state_slot is not None]
+        num_pins = 0
         for sequence in sequences:
             self._check_one(sequence)
             for block_id in sequence.blocks:
@@ -172,11 +174,12 @@ class Memory:
             held = [*kept.blocks, *([] if kept.tail is None else [kept.tail])]
             for _, block_id in held:
                 holders[block_id] += 1
-            slots += [] if kept.state is None else [kept.state[1]]
+            num_pins += kept.state is not None
         assert holders == [self.pool.holders(b) for b in range(len(holders))], "holders differ"
         if self.states is not None:
             self.states.check()
             assert len(set(slots)) == len(slots) == self.states.num_held, "slots differ"
+            assert self.states.num_pins == num_pins, "a state is pinned by nobody"
 
     # --- reserving ---
 
@@ -193,8 +196,7 @@ class Memory:
         takes_part = False
         if isinstance(part, int) and pool.holders(part) == 0:
             room -= 1  # it is held while it is copied
-            is_tail = beginning.found <= beginning.position
-            if is_tail or need > room:
+            if beginning.is_tail or need > room:
                 takes_part, need = True, need - 1
         return (need if need <= room else None), takes_part
 
@@ -289,13 +291,18 @@ class Memory:
         """Name the tail, too; None: it ends with a full block, or there is nothing."""
         self.seal(sequence)
         num_full, rest = divmod(sequence.num_cached, BLOCK_TOKENS)
-        if sequence.num_cached > 0:
-            self._ends.note(reuse.parent(num_full), rest)
         if rest == 0:
             return None
         key = reuse.key_at(sequence.num_cached)
-        self.pool.keep(sequence.blocks[num_full], key)
+        self._name(reuse, num_full, key, sequence.blocks[num_full], rest)
         return key, sequence.blocks[num_full]
+
+    def _name(
+        self, reuse: Reuse, index: int, key: bytes, block_id: int, num_tokens: int = BLOCK_TOKENS
+    ) -> None:
+        """From now on this block is found by its key, or by how it begins."""
+        self.pool.keep(block_id, key)
+        self._ends.note(reuse.parent(index), Left(key, reuse.tokens_behind(index)[:num_tokens]))
 
     def _let_go(self, sequence: Sequence) -> None:
         """Whatever it still has."""

@@ -10,7 +10,7 @@ is right for whoever has that key.
 
 from collections import OrderedDict
 from collections.abc import Sequence as Items
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kernels.ops import BLOCK_TOKENS
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from kv_tier.chain import Chain
     from kv_tier.prefix import Prefix
 
-LENGTHS_OF_ONE: Final = 4  # ends remembered behind one block
-PARENTS_MAX: Final = 4096  # blocks behind which ends are remembered
+LEFT_OF_ONE: Final = 4  # what is remembered behind one block
+PARENTS_MAX: Final = 1024  # blocks behind which something is remembered: 8 MiB of tokens at most
 
 
 class Reuse:
@@ -56,17 +56,20 @@ class Reuse:
             return self.parent(num_blocks)
         key = self._ends.get(position)
         if key is None:
-            begin = num_blocks * BLOCK_TOKENS
-            key = self.chain.next(self.parent(num_blocks), self._token_ids[begin:position])
+            key = self.chain.next(self.parent(num_blocks), self.tokens_behind(num_blocks)[:rest])
             self._ends[position] = key
         return key
 
     def extend(self, position: int) -> None:
         """Keys of the blocks that have become full, up to position."""
         while (len(self.keys) + 1) * BLOCK_TOKENS <= position:
-            begin = len(self.keys) * BLOCK_TOKENS
-            ids = self._token_ids[begin : begin + BLOCK_TOKENS]
+            ids = self.tokens_behind(len(self.keys))
             self.keys.append(self.chain.next(self.parent(len(self.keys)), ids))
+
+    def tokens_behind(self, num_blocks: int) -> list[int]:
+        """The up to 256 tokens behind so many full blocks."""
+        begin = num_blocks * BLOCK_TOKENS
+        return self._token_ids[begin : begin + BLOCK_TOKENS]
 
     def close(self) -> None:
         """The files are used up, or not wanted."""
@@ -75,19 +78,33 @@ class Reuse:
             self.prefix = None
 
 
+class Left(NamedTuple):
+    """Something that lies behind a block: the key of a block or tail, and its 1 to 256 tokens."""
+
+    key: bytes
+    token_ids: list[int]
+
+
 class Ends:
-    """Where tails and states were left, by the key of the block before them. Only a hint: what is
-    behind it may have gone."""
+    """What was left in memory, by the key of the block before it. Only a hint: it may have gone."""
 
     def __init__(self) -> None:
-        self._lengths: OrderedDict[bytes, list[int]] = OrderedDict()  # noted longest ago first
+        self._left: OrderedDict[bytes, list[Left]] = OrderedDict()  # noted longest ago first
 
-    def note(self, parent: bytes, length: int) -> None:
-        """Something lies `length` tokens behind the block `parent`."""
-        lengths = [one for one in self._lengths.pop(parent, []) if one != length]
-        self._lengths[parent] = [*lengths, length][-LENGTHS_OF_ONE:]
-        if len(self._lengths) > PARENTS_MAX:
-            self._lengths.popitem(last=False)
+    def note(self, parent: bytes, left: Left) -> None:
+        """It lies behind the block `parent` now."""
+        others = [one for one in self._left.pop(parent, []) if one.key != left.key]
+        self._left[parent] = [*others, left][-LEFT_OF_ONE:]
+        if len(self._left) > PARENTS_MAX:
+            self._left.popitem(last=False)
 
-    def after(self, parent: bytes) -> Items[int]:
-        return self._lengths.get(parent, ())
+    def after(self, parent: bytes) -> Items[Left]:
+        return self._left.get(parent, ())
+
+
+def num_common(first: Items[int], second: Items[int]) -> int:
+    """How many tokens both begin with."""
+    for index, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one != other:
+            return index
+    return min(len(first), len(second))
