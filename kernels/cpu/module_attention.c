@@ -105,7 +105,8 @@ OP(attention) {
     RUN(attention(c.out, c.q, c.kv, c.step, c.scale, (int)c.threads));
 }
 
-static rope_table table_of(arguments *a, PyObject *table, const int32_t *positions, long T, long D) {
+static rope_table table_of(arguments *a, PyObject *table, const int32_t *positions, long T,
+                           long D) {
     const Py_ssize_t *dims = shape(a, get(a, table, FIELD_cos), "cos", 2);
     rope_table found = {.half = dims[1]};
     found.cos = get_array(a, table, FIELD_cos, ITEM_F32, dims[0] * dims[1]);
@@ -117,7 +118,7 @@ static rope_table table_of(arguments *a, PyObject *table, const int32_t *positio
     return found;
 }
 
-/* attend(threads, isa, window, scale, out, q, blocks, layer, step, quantized or None, k, v, table) */
+/* attend(as attention, then quantized or None, k, v, table) */
 OP(attend) {
     BEGIN(attend);
     const attention_call c = take_call(&a, 1);
@@ -126,7 +127,8 @@ OP(attend) {
     has_shape(&a, k, "k", T, c.kv.kv_heads, c.kv.D);
     has_shape(&a, v, "v", T, c.kv.kv_heads, c.kv.D);
     const attend_arrays arrays = {
-        c.out, c.q, array(&a, k, "k", ITEM_F32, 1, kv_size), array(&a, v, "v", ITEM_F32, 0, kv_size),
+        c.out, c.q, array(&a, k, "k", ITEM_F32, 1, kv_size),
+        array(&a, v, "v", ITEM_F32, 0, kv_size),
         slots_of(&a, get(&a, c.step_object, FIELD_slot_mapping), T, c.num_blocks)};
     const quantized_out out = out_of(&a, out_rows, T, c.step.heads * c.kv.D);
     const rope_table table = table_of(&a, table_object, c.step.positions, T, c.kv.D);
