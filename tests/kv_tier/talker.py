@@ -67,7 +67,7 @@ class Talker:
         ]
         if end % BLOCK_TOKENS:
             found.append(self._source(tenant, "tail", chain.key_at(tokens, end), tokens))
-        if state and self.sizes.state_bytes:
+        if state and end and self.sizes.state_bytes:
             found.append(self._source(tenant, "state", chain.key_at(tokens, end), tokens))
         return found
 
@@ -79,7 +79,7 @@ class Talker:
         fence = self.tier.sessions.take(tenant, session_id, 0)
         num_kv = len(tokens) - 1 if kv else 0
         chain = self.chain(tenant)
-        has_state = bool(kv and self.sizes.state_bytes)
+        has_state = bool(num_kv and self.sizes.state_bytes)
         return Manifest(
             tenant=tenant,
             session_id=session_id,
