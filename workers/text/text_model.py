@@ -80,6 +80,46 @@ class TextModel:
 
         Raises TemplateError.
         """
+        rendered, mark = self._rendered(messages, variables)
+        return self._with_bos(self._encode(rendered, self._control_pattern, mark))
+
+    def render_after(
+        self, messages: Sequence[Mapping[str, Any]], position: int, **variables: Any
+    ) -> list[int] | None:
+        """Token ids of what follows the content of one message, up to where the answer begins.
+
+        None: the template does not write this content, or more than once. Raises TemplateError.
+        """
+        hole = unused_mark([*messages, variables])
+        holed = [*messages]
+        holed[position] = {**messages[position], "content": hole}
+        rendered, mark = self._rendered(holed, variables)
+        if rendered.count(hole) != 1:
+            return None
+        return self._encode(rendered.partition(hole)[2], self._control_pattern, mark)
+
+    def num_shown(
+        self, messages: Sequence[Mapping[str, Any]], positions: Sequence[int], **variables: Any
+    ) -> int:
+        """How many of the messages at these ascending positions are written out whole, in a row.
+
+        Templates leave thoughts of earlier answers out; space around a text does not count.
+        Raises TemplateError.
+        """
+        rendered, mark = self._rendered(messages, variables)
+        end = 0
+        for count, position in enumerate(positions):
+            content = break_control(messages[position]["content"], self._control_pattern, mark)
+            begin = rendered.find(content.strip(), end)
+            if begin < 0:
+                return count
+            end = begin + len(content.strip())
+        return len(positions)
+
+    def _rendered(
+        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+    ) -> tuple[str, str]:
+        """The text of a conversation, and the mark in it that breaks control texts of messages."""
         if self._template is None:
             raise TemplateError(
                 f"model {self.name} has no chat template: send a prompt instead of messages"
@@ -93,7 +133,12 @@ class TextModel:
             rendered.encode()
         except UnicodeEncodeError as error:
             raise TemplateError("the messages hold an unpaired surrogate") from error
-        return self._with_bos(self._encode(rendered, self._control_pattern, mark))
+        return rendered, mark
+
+    def without_bos(self, token_ids: list[int]) -> list[int]:
+        """Token ids that come after others: without the bos token that encoding has put first."""
+        is_there = self._text["add_bos"] and token_ids[:1] == [self._text["bos_id"]]
+        return token_ids[1:] if is_there else token_ids
 
     def token_bytes(self, token_id: int) -> bytes:
         """What the token prints; a control token or a padding id prints nothing."""
