@@ -217,7 +217,7 @@ class Memory:
                 blocks.append(fresh.pop())
                 self._load_block(blocks[-1], block)
                 assert sequence.reuse is not None
-                pool.keep(blocks[-1], sequence.reuse.keys[index])
+                self._name(sequence.reuse, index, sequence.reuse.keys[index], blocks[-1])
         num_tokens = beginning.position % BLOCK_TOKENS
         if isinstance(part, int) and takes_part:
             self._take_over(part, num_tokens)
@@ -280,10 +280,18 @@ class Memory:
         if position > 0:
             reuse.marks.add(position)
         if self.states is not None:
+            self._note_state(reuse, position)
             prompt_end = (sequence.num_prompt - 1) // BLOCK_TOKENS * BLOCK_TOKENS
             last = len(sequence.token_ids) - 1
             reuse.cuts = {c for c in (prompt_end, beginning.found) if position < c <= last}
         reuse.close()
+
+    def _note_state(self, reuse: Reuse, position: int) -> None:
+        """Others may begin with this state as well; at a block's end they look without a note."""
+        num_full, rest = divmod(position, BLOCK_TOKENS)
+        if rest:
+            left = Left(reuse.key_at(position), reuse.tokens_behind(num_full)[:rest])
+            self._ends.note(reuse.parent(num_full), left)
 
     # --- leaving ---
 
