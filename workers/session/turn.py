@@ -166,6 +166,7 @@ def ends_of(token_ids: Sequence[int], head: Manifest | None, *, has_state: bool)
     ends = {newest}
     if head is not None:
         ends |= {head.num_kv, *(checkpoint.position for checkpoint in head.checkpoints)}
+        ends.add(len(head.token_ids) - 1)  # written, but no manifest could say so any more
     if has_state:
         ends |= set(range(BLOCK_TOKENS, newest + 1, BLOCK_TOKENS))
     return sorted(end for end in ends if 0 < end <= newest)

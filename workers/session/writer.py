@@ -221,7 +221,7 @@ class Writer(Servant):
             elif kept is None:
                 self.written.append(entry.session)
             else:
-                state = Suspended(kept, entry.session, entry.manifest, is_kv_written=True)
+                state = replace(entry, kept=kept, is_kv_written=True, is_busy=False)
                 self.entries.append(state)
                 self._mind_bounds()
             self.changed.notify_all()

@@ -19,13 +19,17 @@ from workers.model.build import load_model
 from workers.text.text_model import TextModel
 from workers.wire import Request, SamplingParams
 
-ROOT = Path(__file__).parents[3]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
 LONG = "It was the best of times, it was the worst of times. " * 12
 PATIENCE_S = 60.0
 
 
 class Pools:
-    """Processes of `python -m workers.pool` on one home, and conversations with them."""
+    """Processes of `python -m workers.pool` on one home, and conversations with them.
+
+    With step_s they decode slowly enough to be met in the middle of a turn.
+    """
 
     def __init__(self, redis_url: str, home: Path, model: str) -> None:
         self.node, self.home, self.model = Node(redis_url), home, model
@@ -33,12 +37,14 @@ class Pools:
         self.started: list[subprocess.Popen] = []
         self.sessions = Sessions(home / "kv")
 
-    def start(self, pool="cpu", **settings) -> subprocess.Popen:
+    def start(self, pool="cpu", step_s=0.0, **settings) -> subprocess.Popen:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
         environment |= {"LOCKSTEP_HOME": str(self.home), "LOCKSTEP_REDIS_URL": self.node.url}
         environment |= {"LOCKSTEP_THREADS": "1", "LOCKSTEP_KV_MIB": "64", "LOCKSTEP_GPU": "cpu"}
         environment |= {"LOCKSTEP_MODEL": self.model, "LOCKSTEP_LEASE_S": "4", **settings}
         command = [sys.executable, "-m", "workers.pool", pool]
+        if step_s:
+            command = [sys.executable, str(HERE / "slow_pool.py"), pool, str(step_s)]
         self.started.append(subprocess.Popen(command, env=environment, cwd=ROOT))
         return self.started[-1]
 
@@ -55,7 +61,7 @@ class Pools:
 
     def ask(self, request_id, content=None, *, pool="cpu", session="s", max_tokens=12, **more):
         """One more message of a session, or with token_ids a prompt; answered some day."""
-        params = SamplingParams(max_tokens=max_tokens, temperature=1.0, seed=7)
+        params = SamplingParams(max_tokens=max_tokens, temperature=1.0, seed=24)
         asked = {"session_id": session, "model": self.model, "params": params, "token_ids": ()}
         if content is not None:
             asked["messages"] = ({"role": "user", "content": content},)

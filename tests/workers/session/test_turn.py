@@ -73,6 +73,7 @@ def test_a_session_keeps_few_checkpoints_the_newest_last():
 def test_the_ends_looked_at_are_where_somebody_may_have_stopped():
     head = head_of()
     assert ends_of(range(1000), head, has_state=False) == [512, 600, 999]
+    assert ends_of(range(1000), head_of(701), has_state=False) == [512, 600, 700, 999]
     assert ends_of(range(1000), head, has_state=True) == [256, 512, 600, 768, 999]
     assert ends_of(range(300), head, has_state=False) == [299]
     assert ends_of([1], None, has_state=True) == []
