@@ -2,8 +2,8 @@
 
     metadata   of the model it is like
     tokens     256 bytes, words " w256", " w257", ..., control tokens: any text can be a prompt
-    matrices   Q4_0: any nibbles, and scales of either sign around 1 / (4.6 sqrt(columns)), so that
-               weights have a deviation of 1 / sqrt(columns), and activations stay near 1
+    matrices   Q4_0 (or Q8_0): any quants, and scales of either sign, so that weights have a
+               deviation of 1 / sqrt(columns), and activations stay near 1
     vectors    float32, near what training leaves
 
 Weights are made when they are read, a grid cell at a time, each from its own seed: the same model,
@@ -30,10 +30,10 @@ from workers.model.gguf_file import Expected, GgufFile, GgufTensor
 from workers.model.pack import Progress
 from workers.text.text_model import ALPHABET
 
-BLOCK_BYTES: Final = 18  # of Q4_0: scale f16, 16 bytes of two nibbles
+QUANT_BYTES: Final = {Type.Q4_0: 16, Type.Q8_0: 32}  # of a block, behind its scale f16
+DEVIATION: Final = {Type.Q4_0: 4.61, Type.Q8_0: 73.9}  # of quants, all equally likely
 CELL_BLOCKS: Final = 1 << 14  # blocks that come of one seed
-NIBBLE_DEVIATION: Final = 4.61  # of 0..15, all equally likely
-PIECE_BYTES: Final = CELL_BLOCKS * BLOCK_BYTES * 8  # written at once
+PIECE_BYTES: Final = CELL_BLOCKS * 18 * 8  # written at once
 ALIGNMENT: Final = 32
 CONTROL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE: Final = (
@@ -106,8 +106,8 @@ def like_of(name: str) -> Like:
     return like
 
 
-def made(name: str, seed: int) -> GgufFile:
-    """The model as if its file had been opened. Raises BadModel."""
+def made(name: str, seed: int, type: Type = Type.Q4_0) -> GgufFile:
+    """The model as if its file had been opened. Raises BadModel.   type: of matrices"""
     like = like_of(name)
     fields = {
         "general.architecture": like.architecture,
@@ -118,7 +118,7 @@ def made(name: str, seed: int) -> GgufFile:
     architecture = architecture_of(like.architecture)
     expected = architecture.tensors(architecture.config(fields, like.vocab_size))
     wanted = [e for e in expected if not e.is_optional or _is_wanted(e, like)]
-    return GgufFile.made(fields, [_tensor(e, seed) for e in wanted])
+    return GgufFile.made(fields, [_tensor(e, seed, type) for e in wanted])
 
 
 def _as_stored(value: Any) -> Any:
@@ -197,10 +197,10 @@ def _is_wanted(expected: Expected, like: Like) -> bool:
     return expected.name == "output.weight" and not like.is_tied
 
 
-def _tensor(expected: Expected, seed: int) -> GgufTensor:
+def _tensor(expected: Expected, seed: int, type: Type) -> GgufTensor:
     name, shape = expected.name, expected.shape
     if len(shape) == 2 and shape[1] % QUANT_BLOCK == 0:
-        return GgufTensor(name, Type.Q4_0, shape, Blocks(name, shape, seed))
+        return GgufTensor(name, type, shape, Blocks(name, shape, seed, type))
     return GgufTensor(name, Type.F32, shape, Floats(name, shape, seed))
 
 
@@ -211,23 +211,26 @@ def _generator(name: str, seed: int, cell: int) -> np.random.SFC64:
 class Blocks:
     """The Source of a matrix."""
 
-    def __init__(self, name: str, shape: tuple[int, ...], seed: int) -> None:
-        self._name, self._seed = name, seed
+    def __init__(
+        self, name: str, shape: tuple[int, ...], seed: int, type: Type = Type.Q4_0
+    ) -> None:
+        self._name, self._seed, self._quants = name, seed, QUANT_BYTES[type]
         self._num_blocks = prod(shape) // QUANT_BLOCK
-        self._scale = _gain(name) / (NIBBLE_DEVIATION * sqrt(shape[1]))
+        self._scale = _gain(name) / (DEVIATION[type] * sqrt(shape[1]))
 
     def read(self, begin: int, num_bytes: int) -> U8:
-        cell_bytes = CELL_BLOCKS * BLOCK_BYTES
+        cell_bytes = CELL_BLOCKS * (2 + self._quants)
         first, last = begin // cell_bytes, -(-(begin + num_bytes) // cell_bytes)
         cells = np.concatenate([self._cell(index) for index in range(first, last)])
         at = begin - first * cell_bytes
         return cells[at : at + num_bytes]
 
     def _cell(self, index: int) -> U8:
-        """(blocks * 18,) of one seed."""
+        """(blocks * block bytes,) of one seed."""
         random = _generator(self._name, self._seed, index)
-        blocks = np.empty((CELL_BLOCKS, BLOCK_BYTES), np.uint8)
-        blocks[:, 2:] = random.random_raw(CELL_BLOCKS * 2).view(np.uint8).reshape(-1, 16)
+        blocks = np.empty((CELL_BLOCKS, 2 + self._quants), np.uint8)
+        raw = random.random_raw(CELL_BLOCKS * self._quants // 8).view(np.uint8)
+        blocks[:, 2:] = raw.reshape(-1, self._quants)
         signed = random.random_raw(CELL_BLOCKS // 4).view(np.int16).astype(np.float32)
         sizes = np.copysign(0.75 + abs(signed) / 65536, signed) * np.float32(self._scale)
         blocks[:, :2] = sizes.astype("<f2").view(np.uint8).reshape(-1, 2)

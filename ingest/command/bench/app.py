@@ -1,6 +1,7 @@
 """`lockstep bench`: its commands and their tables."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +33,12 @@ def cpu(
     ] = "",
     threads: Annotated[str, Option(help="Comma-separated.")] = "1,2",
     prompt_tokens: Annotated[int, Option(min=1, help="Of each prefilled prompt.")] = 512,
-    steps: Annotated[int, Option(min=1, help="Decode steps of a round.")] = 8,
+    steps: Annotated[
+        int | None, Option(min=1, help="Decode steps of a round. Absent: 8, fewer with many.")
+    ] = None,
+    isa: Annotated[
+        str | None, Option(help="Keep us to avx2, avx512 or amx. Absent: the best that is there.")
+    ] = None,
     rounds: Annotated[int, Option(min=1, help="How often each case is measured.")] = 5,
     peer: Annotated[
         bool | None, Option("--peer/--no-peer", help="llama.cpp beside us; absent: if installed.")
@@ -54,17 +60,29 @@ def cpu(
         prompt_tokens=prompt_tokens,
         steps=steps,
         rounds=rounds,
+        isa=known_isa(isa),
     )
     with bar() as shown:
         task = shown.add_task("loading", total=None)
 
         def tell(what: str, done: int, total: int) -> None:
-            shown.update(task, description=what, completed=done, total=None)
+            shown.update(task, description=what, completed=done, total=total or None)
+            if not shown.console.is_terminal and total:
+                print(f"{done}/{total} {what}", file=sys.stderr, flush=True)
 
         found = bench_cpu.measure(
             plan, [measured(name, tell) for name in model.split(",")], with_peer, tell
         )
     print(json.dumps(found)) if as_json else show_cpu(found)
+
+
+def known_isa(isa: str | None) -> str | None:
+    """Raises Failure."""
+    from kernels.cpu.host import usable_isas
+
+    if isa is not None and isa not in usable_isas():
+        raise Failure(f"--isa: this processor has {', '.join(usable_isas())}, got {isa!r}", USAGE)
+    return isa
 
 
 def measured(name: str, progress: bench_cpu.Progress) -> bench_models.Measured:

@@ -19,18 +19,24 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement.
 
     prefill  one prompt of `context` tokens, until it has its first token
+    extend   the last STEP_TOKENS of a prompt of `context` tokens, those before them not timed
     decode   `steps` steps of one token for each session, behind `context` tokens not timed
     in_c     the same; the answer is the share of the time that is spent in the extension
+
+    beside_peer  False: the peer is not asked, it would take minutes to get there
     """
 
-    phase: Literal["prefill", "decode", "in_c"]
+    phase: Literal["prefill", "extend", "decode", "in_c"]
     sessions: int
     context: int
     steps: int = 1
+    beside_peer: bool = True
 
     @property
     def num_tokens(self) -> int:
         """Tokens that the measured time was spent on."""
+        if self.phase == "extend":
+            return STEP_TOKENS
         return self.context if self.phase == "prefill" else self.sessions * self.steps
 
 

@@ -25,18 +25,22 @@ from ingest.command.failure import Failure
 
 WARM_UP: Final = Case(phase="decode", sessions=1, context=16, steps=4)
 SHORT: Final = 128  # tokens in each session before the decoded ones
-LONG: Final = {"135M-default": (8000,), "1.5B": (4096, 8192)}  # further contexts, by model
+LONG: Final = {"135M-default": (8000,), "1.5B": (4096, 8192, 32000)}  # further contexts, by model
+FEW: Final = {"135M-q8_0": (1, 10)}  # sessions of models that are there for one kernel
 MANY_SESSIONS: Final = 4096  # with longer contexts than this, one session only
+PEER_TOKENS: Final = {"1.5B": 4096}  # longer contexts take the peer minutes to get to
 Progress = Callable[[str, int, int], None]
-PHASES: Final = ("prefill", "decode", "in_c")
+PHASES: Final = ("prefill", "extend", "decode", "in_c")
 
 
 @dataclass(frozen=True)
 class Plan:
     """What is measured of each model.
 
-    contexts  of the decode cases; empty: those that each model has in LONG, and SHORT
+    contexts  of the decode and extend cases; empty: those that each model has in LONG, and SHORT
+    steps     of a round of decode; None: fewer the more sessions there are
     rounds    how often each case is measured on each side
+    isa       what our side is kept to, or None
     """
 
     threads: Sequence[int]
@@ -44,23 +48,48 @@ class Plan:
     sessions: Sequence[int]
     contexts: Sequence[int]
     prompt_tokens: int
-    steps: int
+    steps: int | None
     rounds: int
+    isa: str | None = None
 
-    def cases(self, model: str) -> list[Case]:
-        """Prefill, decode by context and sessions, and the share of a decode step in C."""
-        found = []
+    def cases(self, model: str, threads: int) -> list[Case]:
+        """Prefill, decode by context and sessions, and the share of a decode step in C.
+
+        A whole long prompt takes longest, so it is prefilled with the most threads alone.
+        """
+        found, most = [], PEER_TOKENS.get(model, 1 << 30)
+        contexts = self.contexts or (SHORT, *LONG.get(model, ()))
         if "prefill" in self.phases:
             found.append(Case(phase="prefill", sessions=1, context=self.prompt_tokens))
-        for context in self.contexts or (SHORT, *LONG.get(model, ())):
-            for sessions in self.sessions if "decode" in self.phases else ():
-                if sessions == 1 or context <= MANY_SESSIONS:
-                    found.append(
-                        Case(phase="decode", sessions=sessions, context=context, steps=self.steps)
-                    )
+        for context in contexts:
+            for sessions in self._sessions(model, context):
+                steps, beside = self._steps(sessions), context <= most
+                found.append(
+                    Case(phase="decode", sessions=sessions, context=context, steps=steps,
+                         beside_peer=beside)
+                )  # fmt: skip
+            if context <= STEP_TOKENS or threads != max(self.threads):
+                continue
+            if "extend" in self.phases:
+                found.append(Case(phase="extend", sessions=1, context=context, beside_peer=False))
+            if "prefill" in self.phases and context > MANY_SESSIONS and context <= most:
+                found.append(Case(phase="prefill", sessions=1, context=context))
         if "in_c" in self.phases:
-            found.append(Case(phase="in_c", sessions=1, context=SHORT, steps=4 * self.steps))
+            steps = 4 * self._steps(1)
+            found.append(
+                Case(phase="in_c", sessions=1, context=SHORT, steps=steps, beside_peer=False)
+            )
         return found
+
+    def _sessions(self, model: str, context: int) -> list[int]:
+        """Of the decode cases of one context."""
+        if "decode" not in self.phases:
+            return []
+        chosen = [n for n in self.sessions if n in FEW.get(model, self.sessions)]
+        return [n for n in chosen if n == 1 or context <= MANY_SESSIONS]
+
+    def _steps(self, sessions: int) -> int:
+        return self.steps or (8 if sessions <= 2 else 4 if sessions <= 10 else 2)
 
 
 class Side:
@@ -127,43 +156,53 @@ def measure(
 ) -> dict[str, Any]:
     """The whole bench as one object with `rows`; busy: load average before it. Raises Failure."""
     busy = os.getloadavg()[0]
-    progress("limits", 0, 1)
-    limits, rows, peer = measure_limits(), [], None
-    for model in models:
-        for threads in plan.threads:
-            found, peer = measure_model(plan, model, threads, with_peer, progress)
+    runs = [(model, threads) for model in models for threads in plan.threads]
+    total = sum(len(plan.cases(model.name, threads)) for model, threads in runs)
+    progress("limits", 0, total)
+    limits, peer = measure_limits(), None
+    rows: list[dict[str, Any]] = []
+    for model, threads in runs:
+        for group in groups(plan.cases(model.name, threads)):
+
+            def tell(
+                case: Case, done: int = len(rows), what: str = f"{model.name} {threads}"
+            ) -> None:
+                progress(f"{what} {case.phase} {case.sessions} {case.context}", done, total)
+
+            found, about = measure_group(plan, model, threads, group, with_peer, tell)
             rows += found
+            peer = about or peer
     about = {"processor": processor(), "busy": round(busy, 2), "limits": limits}
     return {"bench": "cpu", **about, "peer": peer, "rows": rows}
 
 
-def measure_model(
-    plan: Plan, model: Measured, threads: int, with_peer: bool, progress: Progress
+def measure_group(
+    plan: Plan,
+    model: Measured,
+    threads: int,
+    group: Sequence[Case],
+    with_peer: bool,
+    tell: Callable[[Case], None],
 ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """Rows of one model and number of threads, and what the peer says of itself."""
-    cases, rounds = plan.cases(model.name), plan.rounds
-    # by context, the longest last and its arena fitted to it: groups share a pair of processes
+    """Rows of cases that share a pair of processes, and what the peer says of itself."""
     rows: list[dict[str, Any]] = []
-    about = None
-    for group in groups(cases):
-        sides = [Side("ours", model.folder, threads, group, rounds)]
-        try:
-            if with_peer:
-                sides.append(start_peer(model.gguf, threads, group, rounds))
-                about = sides[1].about
-            for side in sides:
-                side.seconds(WARM_UP)
-            for case in group:
-                progress(f"{model.name} {threads} {case.phase} {case.sessions}", 0, 1)
-                asked = sides[:1] if case.phase == "in_c" else sides
-                times = [[side.seconds(case) for side in asked] for _ in range(rounds)]
-                columns = list(zip(*times, strict=True))
-                found = row(model.name, threads, case, sides[0].about, *columns)
-                rows.append(found | {"resident_mib": sides[0].resident_mib()})
-        finally:
-            for side in sides:
-                side.stop()
-    return rows, about
+    sides = [Side("ours", model.folder, threads, group, plan.rounds, plan.isa or "")]
+    try:
+        peer_cases = [case for case in group if case.beside_peer]
+        if with_peer and peer_cases:
+            sides.append(start_peer(model.gguf, threads, peer_cases, plan.rounds))
+        for side in sides:
+            side.seconds(WARM_UP)
+        for case in group:
+            tell(case)
+            asked = sides if case.beside_peer else sides[:1]
+            times = [[side.seconds(case) for side in asked] for _ in range(plan.rounds)]
+            found = row(model.name, threads, case, sides[0].about, *zip(*times, strict=True))
+            rows.append(found | {"resident_mib": sides[0].resident_mib()})
+    finally:
+        for side in sides:
+            side.stop()
+    return rows, sides[1].about if len(sides) > 1 else None
 
 
 def groups(cases: Sequence[Case]) -> list[list[Case]]:
@@ -196,11 +235,12 @@ def row(
         "threads": threads,
         "sessions": case.sessions,
         "context": case.context,
+        "isa": work.get("isa"),
     }
     if case.phase == "in_c":
         return told | {"unit": "share", "ours": round(median(ours), 3), "ours_runs": list(ours)}
     speeds = [case.num_tokens / seconds for seconds in ours]
-    told |= {"unit": "tokens/s", "ours": round(median(speeds), 2)}
+    told |= {"unit": "tokens/s", "ours": round(median(speeds), 2), "peer": None, "ratio": None}
     if peer is not None:
         others = [case.num_tokens / seconds for seconds in peer]
         told |= {"peer": round(median(others), 2)}
@@ -212,10 +252,11 @@ def row(
 
 def rates(case: Case, work: dict[str, Any], seconds: float, threads: int) -> dict[str, float]:
     """Multiply-adds of the matrices, and bytes of weights and KV that must be read, a second."""
-    if case.phase == "prefill":
-        steps = -(-case.context // STEP_TOKENS)
-        macs = work["layer_macs"] * case.context + work["head_macs"]
+    if case.phase in ("prefill", "extend"):
+        steps = -(-case.num_tokens // STEP_TOKENS)
+        macs = work["layer_macs"] * case.num_tokens + work["head_macs"]
         read = work["weight_bytes"] * steps
+        read += work["kv_bytes"] * case.context if case.phase == "extend" else 0
     else:
         macs = (work["layer_macs"] + work["head_macs"]) * case.num_tokens
         read = work["weight_bytes"] * case.steps

@@ -2,6 +2,7 @@
 
     135M-default  the model that is served by default, as it is shipped
     135M, 1.5B    random weights of SmolLM2-135M's and Qwen2.5-1.5B's shapes, all Q4_0
+    135M-q8_0     the same, all Q8_0: the kind of the default model's tied head
 
 Any other name is a model of this node.
 """
@@ -12,7 +13,11 @@ from pathlib import Path
 from typing import Final
 
 SHIPPED: Final = {"135M-default": "smollm2-135m"}
-MADE: Final = {"135M": "smollm2-135m", "1.5B": "qwen2.5-1.5b"}  # what each is like
+MADE: Final = {  # what each is like, and the type of its matrices
+    "135M": ("smollm2-135m", "Q4_0"),
+    "135M-q8_0": ("smollm2-135m", "Q8_0"),
+    "1.5B": ("qwen2.5-1.5b", "Q4_0"),
+}
 DEFAULT: Final = (*SHIPPED, *MADE)
 
 
@@ -30,8 +35,9 @@ def measured(name: str, home: Path, progress: Callable[[str, int, int], None]) -
     from workers.model import catalog
 
     if name in MADE:
-        called = f"bench-{MADE[name]}"
-        gguf = home / "bench" / f"{MADE[name]}.gguf"
+        like, type_name = MADE[name]
+        called = f"bench-{like}" + ("" if type_name == "Q4_0" else f"-{type_name.lower()}")
+        gguf = home / "bench" / f"{called.removeprefix('bench-')}.gguf"
         if not gguf.exists() or called not in catalog.names(home):
             make(name, gguf, called, home, progress)
     else:
@@ -44,9 +50,12 @@ def measured(name: str, home: Path, progress: Callable[[str, int, int], None]) -
 def make(
     name: str, gguf: Path, called: str, home: Path, progress: Callable[[str, int, int], None]
 ) -> None:
+    from gguf import GGMLQuantizationType as Type
+
     from workers.model import catalog
     from workers.model.synth import made, write
 
+    like, type_name = MADE[name]
     gguf.parent.mkdir(parents=True, exist_ok=True)
-    write(made(MADE[name], 0), gguf, progress)
+    write(made(like, 0, Type[type_name]), gguf, progress)
     catalog.add(gguf, called, home, progress)

@@ -1,6 +1,6 @@
 """Our side of `lockstep bench cpu`: the pools' own engine step, with sampling, text and digest.
 
-python -m ingest.command.bench.ours MODEL_FOLDER THREADS MAX_SESSIONS MAX_SESSION_TOKENS
+python -m ingest.command.bench.ours MODEL_FOLDER THREADS MAX_SESSIONS MAX_SESSION_TOKENS [ISA]
 """
 
 import sys
@@ -35,20 +35,27 @@ class Side:
 
     def measure(self, case: Case) -> float:
         """Seconds of the case; of in_c the share of its time."""
-        if case.phase == "prefill":
-            self.drop()
-            self.add(0, case.context, max_tokens=1)
-            begin = time.perf_counter()
-            while not any(isinstance(o.event, TokenEvent) for o in self.engine.step()):
-                pass
-            seconds = time.perf_counter() - begin
-            self.drop()
-            return seconds
+        if case.phase in ("prefill", "extend"):
+            return self.prefill(case)
         if self.decoding != (case.sessions, case.context):
             self.prepare(case)
         if case.phase == "in_c":
             return share_in_c(lambda: self.decode(case))
         return self.decode(case)
+
+    def prefill(self, case: Case) -> float:
+        """Seconds until a prompt has its first token: of all of it, or of its last step."""
+        self.drop()
+        self.add(0, case.context, max_tokens=1)
+        if case.phase == "extend":
+            sequence = self.engine._sequences[self.running[-1]]
+            sequence.num_cached = case.context - STEP_TOKENS
+        begin = time.perf_counter()
+        while not any(isinstance(o.event, TokenEvent) for o in self.engine.step()):
+            pass
+        seconds = time.perf_counter() - begin
+        self.drop()
+        return seconds
 
     def prepare(self, case: Case) -> None:
         """Sessions whose context is there: its KV is of any values, the time does not depend on it.
@@ -131,9 +138,10 @@ def work_of(weights: Weights) -> dict[str, int]:
     }
 
 
-def main(folder: str, threads: str, max_sessions: str, max_tokens: str) -> None:
+def main(folder: str, threads: str, max_sessions: str, max_tokens: str, isa: str = "") -> None:
     """Loads the model and answers cases."""
-    sessions, ops, text = int(max_sessions), CpuOps(int(threads)), TextModel.load(Path(folder))
+    sessions, ops = int(max_sessions), CpuOps(int(threads), isa or None)
+    text = TextModel.load(Path(folder))
     text.end_ids = frozenset()  # a sequence that ended early would not be measured
     text.context_length = int(max_tokens)
     limits = EngineLimits(

@@ -42,7 +42,8 @@ def test_a_row_is_medians_and_their_ratio():
     found = row("135M", 2, case, work, [1.0, 2.0, 0.5], [4.0, 2.0, 8.0])
     assert (found["ours"], found["peer"], found["ratio"]) == (16.0, 4.0, 4.0)
     assert (found["ours_runs"], found["peer_runs"]) == ([16.0, 8.0, 32.0], [4.0, 8.0, 2.0])
-    assert "peer" not in row("135M", 2, case, work, [1.0])
+    alone = row("135M", 2, case, work, [1.0])
+    assert (alone["peer"], alone["ratio"]) == (None, None)
 
 
 def test_rates_count_multiply_adds_and_bytes():
@@ -59,13 +60,29 @@ def test_rates_count_multiply_adds_and_bytes():
 
 
 def test_a_plan_has_each_case_once_and_long_contexts_in_processes_of_their_own():
-    plan = Plan([1], ["prefill", "decode", "in_c"], [1, 10], [], 512, 8, 5)
-    cases = plan.cases("1.5B")
+    plan = Plan([1, 2], ["prefill", "extend", "decode", "in_c"], [1, 10], [], 512, None, 5)
+    cases = plan.cases("1.5B", 1)
     assert len(set(cases)) == len(cases)
     assert [(c.context, c.sessions) for c in cases if c.phase == "decode"] == [
-        (128, 1), (128, 10), (4096, 1), (4096, 10), (8192, 1),
+        (128, 1), (128, 10), (4096, 1), (4096, 10), (8192, 1), (32000, 1),
     ]  # fmt: skip
-    assert [{c.context for c in group} for group in groups(cases)] == [{512, 128}, {4096}, {8192}]
+    found = [{c.context for c in group} for group in groups(cases)]
+    assert found == [{512, 128}, {4096}, {8192}, {32000}]
+    assert {c.context for c in cases if not c.beside_peer and c.phase != "in_c"} == {8192, 32000}
+
+
+def test_whole_long_prompts_are_prefilled_with_the_most_threads_alone():
+    plan = Plan([1, 2], ["prefill", "extend"], [1], [], 512, None, 5)
+    assert [(c.phase, c.context) for c in plan.cases("135M-default", 1)] == [("prefill", 512)]
+    assert [(c.phase, c.context) for c in plan.cases("135M-default", 2)] == [
+        ("prefill", 512), ("extend", 8000), ("prefill", 8000),
+    ]  # fmt: skip
+
+
+def test_a_model_of_one_kernel_has_few_sessions_and_many_sessions_few_steps():
+    plan = Plan([1], ["decode"], [1, 2, 10, 32], [], 512, None, 5)
+    assert [c.sessions for c in plan.cases("135M-q8_0", 1)] == [1, 10]
+    assert [c.steps for c in plan.cases("135M", 1)] == [8, 8, 4, 2]
 
 
 def test_bench_cpu_prints_a_row_for_each_case(lockstep):
