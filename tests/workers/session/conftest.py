@@ -44,7 +44,7 @@ class Pools:
         environment |= {"LOCKSTEP_MODEL": self.model, "LOCKSTEP_LEASE_S": "4", **settings}
         command = [sys.executable, "-m", "workers.pool", pool]
         if step_s:
-            command = [sys.executable, str(HERE / "slow_pool.py"), pool, str(step_s)]
+            command = [sys.executable, str(HERE / "troubled_pool.py"), pool, str(step_s)]
         self.started.append(subprocess.Popen(command, env=environment, cwd=ROOT))
         return self.started[-1]
 

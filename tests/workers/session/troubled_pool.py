@@ -1,0 +1,53 @@
+"""A pool's process in trouble: `troubled_pool.py POOL STEP_S`.
+
+Its steps take at least so many seconds; while LOCKSTEP_HOME/disk-is-full exists, it is.
+"""
+
+import errno
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from kv_tier.files import OsFiles
+from workers.pool import build_worker
+from workers.settings import settings
+
+TAKE_SPACE = {"create", "reserve", "write"}
+
+
+def slow_down(worker, step_s: float) -> None:
+    step = worker.engine.step
+
+    def slow_step():
+        time.sleep(step_s)
+        return step()
+
+    worker.engine.step = slow_step
+
+
+def fill_disk(mark: Path) -> None:
+    perform = OsFiles.perform
+
+    def full(*args, **named):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def perform_if_there_is_room(self, path, operation, *args, **named):
+        refused = operation.__name__ in TAKE_SPACE and mark.exists()
+        return perform(self, path, full if refused else operation, *args, **named)
+
+    OsFiles.perform = perform_if_there_is_room
+
+
+def main(pool: str, step_s: str) -> int:
+    fill_disk(settings().home / "disk-is-full")
+    worker = build_worker(pool, settings())
+    slow_down(worker, float(step_s))
+    worker.work()
+    return int(worker.crashed)
+
+
+if __name__ == "__main__":
+    os._exit(main(*sys.argv[1:]))
