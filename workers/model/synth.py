@@ -30,10 +30,11 @@ from workers.model.gguf_file import Expected, GgufFile, GgufTensor
 from workers.model.pack import Progress
 from workers.text.text_model import ALPHABET
 
+BLOCK_BYTES: Final = 18  # of Q4_0: scale f16, 16 bytes of two nibbles
 QUANT_BYTES: Final = {Type.Q4_0: 16, Type.Q8_0: 32}  # of a block, behind its scale f16
 DEVIATION: Final = {Type.Q4_0: 4.61, Type.Q8_0: 73.9}  # of quants, all equally likely
 CELL_BLOCKS: Final = 1 << 14  # blocks that come of one seed
-PIECE_BYTES: Final = CELL_BLOCKS * 18 * 8  # written at once
+PIECE_BYTES: Final = CELL_BLOCKS * BLOCK_BYTES * 8  # written at once
 ALIGNMENT: Final = 32
 CONTROL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE: Final = (

@@ -67,12 +67,14 @@ def cpu(
 
         def tell(what: str, done: int, total: int) -> None:
             shown.update(task, description=what, completed=done, total=total or None)
-            if not shown.console.is_terminal and total:
-                print(f"{done}/{total} {what}", file=sys.stderr, flush=True)
 
-        found = bench_cpu.measure(
-            plan, [measured(name, tell) for name in model.split(",")], with_peer, tell
-        )
+        def tell_case(what: str, done: int, total: int) -> None:
+            tell(what, done, total)
+            if not shown.console.is_terminal:
+                print(f"{done + 1}/{total} {what}", file=sys.stderr, flush=True)
+
+        models = [measured(name, tell) for name in model.split(",")]
+        found = bench_cpu.measure(plan, models, with_peer, tell_case)
     print(json.dumps(found)) if as_json else show_cpu(found)
 
 

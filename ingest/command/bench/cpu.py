@@ -151,6 +151,17 @@ def start_peer(gguf: Path, threads: int, cases: Sequence[Case], rounds: int) -> 
     return Side("peer", gguf, threads, cases, rounds, "plain")
 
 
+class Counted:
+    """Tells which case of how many comes next."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress, self._done, self._total = progress, 0, total
+
+    def tell(self, what: str) -> None:
+        self._progress(what, self._done, self._total)
+        self._done += 1
+
+
 def measure(
     plan: Plan, models: Sequence[Measured], with_peer: bool, progress: Progress
 ) -> dict[str, Any]:
@@ -161,15 +172,10 @@ def measure(
     progress("limits", 0, total)
     limits, peer = measure_limits(), None
     rows: list[dict[str, Any]] = []
+    counted = Counted(progress, total)
     for model, threads in runs:
         for group in groups(plan.cases(model.name, threads)):
-
-            def tell(
-                case: Case, done: int = len(rows), what: str = f"{model.name} {threads}"
-            ) -> None:
-                progress(f"{what} {case.phase} {case.sessions} {case.context}", done, total)
-
-            found, about = measure_group(plan, model, threads, group, with_peer, tell)
+            found, about = measure_group(plan, model, threads, group, with_peer, counted)
             rows += found
             peer = about or peer
     about = {"processor": processor(), "busy": round(busy, 2), "limits": limits}
@@ -182,7 +188,7 @@ def measure_group(
     threads: int,
     group: Sequence[Case],
     with_peer: bool,
-    tell: Callable[[Case], None],
+    counted: Counted,
 ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """Rows of cases that share a pair of processes, and what the peer says of itself."""
     rows: list[dict[str, Any]] = []
@@ -194,7 +200,7 @@ def measure_group(
         for side in sides:
             side.seconds(WARM_UP)
         for case in group:
-            tell(case)
+            counted.tell(f"{model.name} {threads} {case.phase} {case.sessions} {case.context}")
             asked = sides if case.beside_peer else sides[:1]
             times = [[side.seconds(case) for side in asked] for _ in range(plan.rounds)]
             found = row(model.name, threads, case, sides[0].about, *zip(*times, strict=True))

@@ -81,9 +81,11 @@ def test_any_piece_of_a_tensor_is_what_the_whole_says():
         np.testing.assert_array_equal(blocks.read(begin, size), whole[begin : begin + size])
 
 
-def test_weights_are_centred_and_as_wide_as_they_should_be():
-    raw = synth.Blocks("blk.0.ffn_up.weight", (256, 1024), 1).read(0, 256 * 32 * 18)
-    values = quants.dequantize(raw.reshape(256, -1), Type.Q4_0)
+@pytest.mark.parametrize(("kind", "block_bytes"), [(Type.Q4_0, 18), (Type.Q8_0, 34)])
+def test_weights_are_centred_and_as_wide_as_they_should_be(kind, block_bytes):
+    blocks = synth.Blocks("blk.0.ffn_up.weight", (256, 1024), 1, kind)
+    raw = blocks.read(0, 256 * 32 * block_bytes)
+    values = quants.dequantize(raw.reshape(256, -1), kind)
     assert abs(values.mean()) < 0.01 / 32
     assert values.std() == pytest.approx(1 / 32, rel=0.05)
 
