@@ -1,0 +1,54 @@
+"""Where sessions lie, and how much of the disk they may take."""
+
+import os
+import resource
+
+import pytest
+
+from kv_tier.budget import TierLimits
+from workers.session.files import FREE_BYTES, allow_many_files, kv_root, limits_of, open_tier
+from workers.settings import Settings
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(home=tmp_path / "home")
+
+
+def test_a_tier_is_opened_under_the_nodes_home(settings):
+    tier = open_tier(settings)
+    assert tier.root == kv_root(settings) == settings.home / "kv"
+    assert tier.root.is_dir()
+    assert tier.root.stat().st_mode & 0o77 == 0, "nobody else may look"
+    tier.close()
+
+
+def test_half_of_the_disk_at_most_when_nothing_is_said(settings, tmp_path):
+    disk = os.statvfs(tmp_path)
+    total = disk.f_blocks * disk.f_frsize
+    limits = limits_of(settings, tmp_path)
+    assert limits == TierLimits(
+        quota_bytes=total // 2,
+        tenant_bytes=0,
+        keep_free_bytes=max(total // 20, FREE_BYTES),
+        ttl_ms=30 * 86_400_000,
+    )
+
+
+def test_what_is_said_holds_and_the_rest_of_the_disk_stays_free_all_the_same(tmp_path):
+    said = Settings(home=tmp_path, kv_disk_mib=100, kv_tenant_mib=7, session_ttl_s=60)
+    limits = limits_of(said, tmp_path)
+    assert (limits.quota_bytes, limits.tenant_bytes, limits.ttl_ms) == (100 << 20, 7 << 20, 60_000)
+    assert limits.keep_free_bytes >= FREE_BYTES
+
+
+def test_a_process_may_open_as_many_files_as_it_is_allowed():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))
+        allow_many_files()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert hard == before[1]
+        assert soft == min(hard if hard >= 0 else 1 << 16, 1 << 16)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
