@@ -257,7 +257,7 @@ class PoolWorker(BatchWorker):
         if self.sessions is not None:
             if not self.crashed:
                 self.suspend_all()
-            self.sessions.end(seconds)
+            self.sessions.end(seconds / 2)
         self.emitter.flush(seconds)
 
     def suspend_all(self) -> None:

@@ -177,6 +177,9 @@ class Writer(Servant):
         return now - entry.since > IDLE_S
 
     def write(self, entry: Suspended) -> None:
+        if entry.kept.num_kv == 0:  # its journal was whole: nothing was computed
+            self._done(entry)
+            return
         whole = self.stopping or entry.is_urgent or entry.then is not None
         begin = time.monotonic()
         try:

@@ -44,6 +44,23 @@ def test_a_full_disk_costs_no_answer_and_no_lie(pools, full, judge):
     assert all(judge.agrees(pools, request_id) for request_id in ("r2", "p1", "r4", "r5"))
 
 
+@pytest.mark.parametrize("moment", ["dies-before-the-commit", "dies-after-the-commit"])
+def test_a_pool_that_dies_around_the_commit_leaves_one_turn(pools, judge, moment):
+    first = pools.start(step_s=0.001)
+    pools.say("r1", LONG)
+    (pools.home / moment).touch()
+    pools.ask("r2", "And then?")
+    assert first.wait(30) == 137
+    (pools.home / moment).unlink()
+    pools.start()
+    assert pools.end("r2")["status"] == "finished"
+    log = pools.sessions.head("default", "s")
+    assert [message.role for message in log.messages] == ["user", "assistant"] * 2
+    assert log.token_ids == (*pools.request("r2").token_ids, *pools.token_ids("r2"))
+    pools.say("r3", "And what else?")
+    assert all(judge.agrees(pools, f"r{number}") for number in range(1, 4))
+
+
 @pytest.mark.parametrize("model", ["tiny_llama"])
 def test_who_comes_back_from_the_dead_changes_nothing(pools, judge):
     dead = pools.start(step_s=0.02, LOCKSTEP_LEASE_S="1")

@@ -151,6 +151,13 @@ def test_a_full_disk_gives_the_memory_back_and_says_so(desk):
     assert desk.writer.stats()["suspend_failed"] == 1
 
 
+def test_of_a_turn_that_was_not_computed_here_nothing_is_written(desk):
+    desk.writer.start()
+    desk.writer.put(Suspended(kept_of(0), "s", manifest_of(num_kv=300, blocks=(b"0" * 32,))))
+    desk.until(lambda: desk.released)
+    assert (desk.puts, desk.tier.committed) == ([], [])
+
+
 def test_a_stale_fence_is_no_error(desk):
     desk.tier.sessions.fence = 99
     desk.writer.start()

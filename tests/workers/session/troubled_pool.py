@@ -1,6 +1,10 @@
 """A pool's process in trouble: `troubled_pool.py POOL STEP_S`.
 
-Its steps take at least so many seconds; while LOCKSTEP_HOME/disk-is-full exists, it is.
+Its steps take at least so many seconds. While there is a file of this name in LOCKSTEP_HOME,
+
+    disk-is-full             it is
+    dies-before-the-commit   of a turn's log: every token of it is journalled
+    dies-after-the-commit    and before anybody hears of it
 """
 
 import errno
@@ -13,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from kv_tier.files import OsFiles
 from workers.pool import build_worker
+from workers.session.keeper_of_sessions import KeeperOfSessions
 from workers.settings import settings
 
 TAKE_SPACE = {"create", "reserve", "write"}
@@ -41,8 +46,24 @@ def fill_disk(mark: Path) -> None:
     OsFiles.perform = perform_if_there_is_room
 
 
+def die(home: Path) -> None:
+    commit = KeeperOfSessions.commit
+
+    def commit_or_die(self, ended):
+        if (home / "dies-before-the-commit").exists():
+            time.sleep(0.5)  # the journal is written
+            os._exit(137)
+        manifest = commit(self, ended)
+        if (home / "dies-after-the-commit").exists():
+            os._exit(137)
+        return manifest
+
+    KeeperOfSessions.commit = commit_or_die
+
+
 def main(pool: str, step_s: str) -> int:
     fill_disk(settings().home / "disk-is-full")
+    die(settings().home)
     worker = build_worker(pool, settings())
     slow_down(worker, float(step_s))
     worker.work()
