@@ -20,6 +20,8 @@ KEEP_S: Final = 30 * 86400  # unfinished work that nobody touches for so long is
 DEFAULT_TENANT: Final = "default"
 DEFAULT_SECRET: Final = "default"
 SECRET_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+SESSION_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # and no "--": a name, not a path
+SESSION_MODES: Final = ("append", "history")
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
