@@ -106,5 +106,5 @@ class Collector:
             time.sleep(PAUSE_S)
             stored = self._census.stored(name, num_bytes)
             if stored is not None:
-                self._ledger.record(stored)
+                self._ledger.record([stored])
         self._ledger.forget(known)

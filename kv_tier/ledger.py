@@ -88,12 +88,14 @@ class Ledger:
 
     # Objects: written, used, gone.
 
-    def record(self, stored: Stored, reservation: int | None = None) -> None:
-        """It is on the disk, and waits for a manifest; the reservation was for it."""
+    def record(self, stored: Iterable[Stored], reservation: int | None = None) -> None:
+        """They are on the disk, and wait for a manifest; the reservation was for them."""
+        stored = list(stored)
 
         def work(db: sqlite3.Connection) -> None:
             now = self._now_ms()
-            rows.insert_object(db, stored, now, now + YOUNG_MS)
+            for one in stored:
+                rows.insert_object(db, one, now, now + YOUNG_MS)
             if reservation is not None:
                 rows.release(db, reservation)
 
