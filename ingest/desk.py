@@ -21,6 +21,7 @@ from ingest.metrics import Metrics
 from ingest.pulse import Pulse, take_pulse
 from ingest.tokens import Entry, TokenReader
 from router.admit import Door, Reject, admit
+from router.prompt import VARIABLES
 from router.route import max_sequence_tokens
 from workers.address import Networks, parse_networks
 from workers.log import logger
@@ -226,9 +227,16 @@ class Visitors:
 
 
 def _packed(fields: Mapping[str, Any], request: Request) -> bytes:
-    """What goes on the stream: the client's fields, the prompt as token ids: it is encoded once."""
-    body = {k: v for k, v in fields.items() if k not in ("prompt", "messages")}
-    body["token_ids"] = request.token_ids
+    """What goes on the stream: the client's fields, the prompt as token ids: it is encoded once.
+
+    A session's messages stay messages: what they make is known when their turn comes.
+    """
+    if request.messages:
+        body = {k: v for k, v in fields.items() if k != "messages"}
+        body["messages"] = request.messages
+    else:
+        body = {k: v for k, v in fields.items() if k not in ("prompt", "messages", VARIABLES)}
+        body["token_ids"] = request.token_ids
     try:
         return msgspec.msgpack.encode(body)
     except OverflowError:  # in a field that admission ignores
