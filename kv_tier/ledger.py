@@ -103,14 +103,13 @@ class Ledger:
         if reservation is not None:
             self._reserved.pop(reservation, None)
 
-    def price(self, objects: Sequence[tuple[bytes, int]], seconds: float) -> None:
-        """What computing these (name, tokens) took, all together."""
-        rate = seconds / max(1, sum(num_tokens for _, num_tokens in objects))
-        prices = [(rate * num_tokens, name) for name, num_tokens in objects]
+    def price(self, objects: Sequence[Stored], seconds_per_token: float) -> None:
+        """What computing these took."""
+        prices = [(seconds_per_token * one.num_tokens, one.name) for one in objects]
 
         def work(db: sqlite3.Connection) -> None:
             db.executemany("UPDATE objects SET seconds = ? WHERE name = ?", prices)
-            rows.raise_values(db, rows.links_between(db, [name for name, _ in objects]))
+            rows.raise_values(db, rows.links_between(db, [one.name for one in objects]))
 
         self._file.write(work)
 

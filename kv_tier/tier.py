@@ -111,7 +111,7 @@ class KvTier:
         before that stays.
         """
         num_bytes, drop_cache = 0, is_tight()
-        done, were_there = list[tuple[bytes, int]](), list[Stored]()
+        new, were_there = list[Stored](), list[Stored]()
         try:
             for source in sources:
                 assert source.tenant == tenant, (source.tenant, tenant)
@@ -121,15 +121,16 @@ class KvTier:
                     were_there.append(stored)
                 else:
                     num_bytes += self._write(source, stored, drop_cache)
-                done.append((stored.name, stored.num_tokens))
+                    new.append(stored)
         finally:
-            if done:
+            if new or were_there:
                 self.objects.sync()
         with suppress(DiskError):  # only books
             self.ledger.record(were_there)
-            if seconds > 0:
-                self.ledger.price(done, seconds)
-        self._counters.add(written_objects=len(done) - len(were_there), written_bytes=num_bytes)
+            if seconds > 0 and new:
+                num_tokens = sum(one.num_tokens for one in (*new, *were_there))
+                self.ledger.price(new, seconds / num_tokens)
+        self._counters.add(written_objects=len(new), written_bytes=num_bytes)
         return num_bytes
 
     def _write(self, source: Source, stored: Stored, drop_cache: bool) -> int:

@@ -28,6 +28,9 @@ def test_what_computing_took_is_shared_out_by_tokens(talker):
     query = "SELECT seconds FROM objects"
     seconds = talker.tier.ledger._file.read(lambda db: db.execute(query).fetchall())
     assert seconds == [(4.0,), (4.0,)]
+    talker.tier.put("anna", talker.sources("anna", TOKENS[:768], state=False), seconds=6.0)
+    seconds = talker.tier.ledger._file.read(lambda db: db.execute(query).fetchall())
+    assert sorted(seconds) == [(pytest.approx(6.0 * 188 / 700),), (4.0,), (4.0,)]
 
 
 def test_sources_may_be_made_one_by_one(talker):
