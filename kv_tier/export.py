@@ -155,15 +155,13 @@ def import_session(
     path: Path,
     tenant: str,
     session_id: str | None,
-    node: Node,
-    *,
-    log_only: bool = False,
+    node: Node | None,
     progress: Progress | None = None,
 ) -> Carried:
     """Make a session of a file. Nothing of it can be seen before all of it was checked.
 
     session_id  None: as it was called
-    log_only    keep the token log and no KV, whatever it was made with
+    node        what the KV must fit; None: keep the token log alone, whatever made it
 
     Raises BadExport, CannotImport, BadName, DiskFull, DiskError.
     """
@@ -177,7 +175,7 @@ def import_session(
         if tier.sessions.head(tenant, target) is not None:
             raise CannotImport(f"there is a session {target!r} already: import it under another id")
         log = replace(manifest, tenant=tenant, session_id=target, generation=1, used_ms=0)
-        if log_only:
+        if node is None:
             kept = replace(log, num_kv=0, blocks=(), tail=None, checkpoints=())
             return _committed(tier, kept, 0, 0, reader.file_bytes)
         reason = misfit(manifest, node)
