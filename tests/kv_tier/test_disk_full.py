@@ -32,14 +32,14 @@ def temporary_files(root: Path) -> list[Path]:
     ("number", "raised"),
     [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, DiskError)],
 )
-def test_each_operation_that_is_refused_costs_nothing_but_itself(tmp_path, number, raised):
+def test_each_operation_that_is_refused_costs_nothing_but_itself(scratch, number, raised):
     counted = FaultyFiles()
-    talk(tmp_path / "counted", counted, lambda what, number: None)
+    talk(scratch / "counted", counted, lambda what, number: None)
     silent = {"remove", "open", "pread", "read_bytes", "populate"}
     for at in range(1, counted.count + 1):
         if counted.done[at - 1] in silent:
             continue
-        root = tmp_path / str(at)
+        root = scratch / str(at)
         told, error = talk_until_refused(root, FaultyFiles(at, fails(number)))
         assert type(error) is raised and error.number == number, counted.done[at - 1]
         assert not temporary_files(root)
@@ -67,13 +67,13 @@ def test_a_small_disk_that_fills_up_is_an_error_and_no_loss(tmp_path):
         subprocess.run(["umount", tmp_path], check=True)
 
 
-def test_what_cannot_be_taken_away_wedges_nothing(tmp_path):
+def test_what_cannot_be_taken_away_wedges_nothing(scratch):
     counted = FaultyFiles()
-    talk(tmp_path / "counted", counted, lambda what, number: None)
+    talk(scratch / "counted", counted, lambda what, number: None)
     removals = [i + 1 for i, name in enumerate(counted.done) if name == "remove"]
     assert len(removals) > 10
     for at in removals:
-        root = tmp_path / str(at)
+        root = scratch / str(at)
         told, error = talk_until_refused(root, FaultyFiles(at, fails(errno.EIO)))
         assert error is None
         check(root, **told, may_be_next=False)

@@ -39,19 +39,19 @@ def _tell(fd: int, what: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("dies", [dies_before, dies_after])
-def test_what_reopens_after_kill_9_is_the_last_commit(tmp_path, dies):
-    operations = num_operations(tmp_path)
+def test_what_reopens_after_kill_9_is_the_last_commit(scratch, dies):
+    operations = num_operations(scratch)
     assert operations > 100
     for at in range(1, operations + 1):
-        root = tmp_path / str(at)
+        root = scratch / str(at)
         told = talk_until_killed(root, FaultyFiles(at, dies))
         check(root, **told)
 
 
 @pytest.mark.parametrize("dies", [dies_before, dies_after])
-def test_a_conversation_goes_on_after_kill_9_and_ends_the_same(tmp_path, dies):
-    for at in range(1, num_operations(tmp_path) + 1, 5):
-        root = tmp_path / str(at)
+def test_a_conversation_goes_on_after_kill_9_and_ends_the_same(scratch, dies):
+    for at in range(1, num_operations(scratch) + 1, 5):
+        root = scratch / str(at)
         talk_until_killed(root, FaultyFiles(at, dies))
         told = {"fence": 0, "generation": 2 * TURNS}  # when the last commit was whole already
         talk(root, FaultyFiles(), lambda what, number, told=told: told.update({what: number}))

@@ -23,18 +23,6 @@ def recorded(tmp_path_factory) -> tuple[list[Event], Path]:
     return files.events, top
 
 
-@pytest.fixture
-def scratch(tmp_path_factory) -> Path:
-    """In memory where the system has such a place: nothing here needs to outlast anything."""
-    shared = Path("/dev/shm")
-    if not shared.is_dir():
-        return tmp_path_factory.mktemp("cut")
-    folder = shared / tmp_path_factory.mktemp("cut").name
-    folder.mkdir()
-    yield folder
-    shutil.rmtree(folder)
-
-
 def cut(events: list[Event], top: Path, seed: int, target: Path) -> dict[str, int]:
     """At a place and with a loss that follow from the seed alone."""
     rng = Random(seed)
