@@ -18,7 +18,7 @@ from kv_tier import ledger_rows as rows
 from kv_tier.census import YOUNG_MS, Census, fill
 from kv_tier.eviction import Candidate
 from kv_tier.ledger_file import LedgerFile
-from kv_tier.ledger_rows import Room, SessionRow, Shortage, Stored, Totals
+from kv_tier.ledger_rows import Mark, Room, SessionRow, Shortage, Stored, Totals
 from kv_tier.ledger_schema import SCHEMA, VERSION
 from kv_tier.manifest import Manifest
 
@@ -188,6 +188,23 @@ class Ledger:
         if reservation is not None:
             self._reserved.pop(reservation, None)
 
+    def mend(self, session: tuple[str, str], mark: Mark | None, head: Manifest | None) -> None:
+        """What a collector found of a (tenant, id): its head on the disk, None: it is gone.
+
+        mark  as the ledger had it before, None: it had none. If that has changed since, somebody
+              who knows better was here, and nothing is done.
+        """
+
+        def work(db: sqlite3.Connection) -> None:
+            if rows.mark(db, *session) != mark:
+                return
+            if head is None:
+                rows.drop_session(db, *session)
+            else:
+                rows.link(db, rows.put_session(db, head), head.used_ms)
+
+        self._file.write(work)
+
     def manifests_bytes(self, tenant: str, session_id: str) -> int:
         """What a session's manifests are counted as; 0: there is none."""
         return self._file.read(lambda db: rows.manifests_bytes(db, tenant, session_id))
@@ -197,14 +214,9 @@ class Ledger:
         now = self._now_ms()
 
         def work(db: sqlite3.Connection) -> list[bytes]:
-            number = rows.session_number(db, tenant, session_id)
-            own = db.execute(
-                "SELECT name FROM names JOIN objects ON name = object"
-                " WHERE session = ? AND holders = 1 AND young_ms <= ?",
-                (number, now),
-            ).fetchall()
-            db.execute("DELETE FROM sessions WHERE id = ?", (number,))
-            return [row[0] for row in own]
+            own = rows.own_objects(db, tenant, session_id, now)
+            rows.drop_session(db, tenant, session_id)
+            return own
 
         return self._file.write(work)
 
@@ -226,12 +238,10 @@ class Ledger:
             where, values = where + " AND tenant = ?", [*values, tenant]
         return self._file.read(lambda db: rows.sessions(db, where, values, limit))
 
-    def used_ms_of_sessions(self) -> dict[tuple[str, str], int]:
+    def marks(self) -> dict[tuple[str, str], Mark]:
         """Of every session that it knows, by (tenant, id)."""
-        query = "SELECT tenant, session_id, used_ms FROM sessions"
-        return self._file.read(
-            lambda db: {(tenant, id_): used for tenant, id_, used in db.execute(query)}
-        )
+        query = "SELECT tenant, session_id, generation, used_ms FROM sessions"
+        return self._file.read(lambda db: {row[:2]: Mark(*row[2:]) for row in db.execute(query)})
 
     def unused_sessions(self, before_ms: int) -> list[tuple[str, str]]:
         """(tenant, id) of those that nobody used since, and nobody pinned."""

@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kv_tier.eviction import Candidate, gdsf_value
 from kv_tier.manifest import Manifest
@@ -39,6 +39,13 @@ class SessionRow:
     used_ms: int
     model: str
     num_checkpoints: int
+
+
+class Mark(NamedTuple):
+    """Tells one commit of a session from another."""
+
+    generation: int
+    used_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,29 @@ def session_number(db: sqlite3.Connection, tenant: str, session_id: str) -> int 
     query = "SELECT id FROM sessions WHERE tenant = ? AND session_id = ?"
     row = db.execute(query, (tenant, session_id)).fetchone()
     return int(row[0]) if row else None
+
+
+def mark(db: sqlite3.Connection, tenant: str, session_id: str) -> Mark | None:
+    """Which commit of a session is booked; None: no such session."""
+    query = "SELECT generation, used_ms FROM sessions WHERE tenant = ? AND session_id = ?"
+    row = db.execute(query, (tenant, session_id)).fetchone()
+    return Mark(*row) if row else None
+
+
+def drop_session(db: sqlite3.Connection, tenant: str, session_id: str) -> None:
+    """With all that it names; the objects stay."""
+    query = "DELETE FROM sessions WHERE tenant = ? AND session_id = ?"
+    db.execute(query, (tenant, session_id))
+
+
+def own_objects(db: sqlite3.Connection, tenant: str, session_id: str, now_ms: int) -> list[bytes]:
+    """Names of what only this session names, and nobody is about to name."""
+    found = db.execute(
+        "SELECT name FROM names JOIN objects ON name = object"
+        " WHERE session = ? AND holders = 1 AND young_ms <= ?",
+        (session_number(db, tenant, session_id), now_ms),
+    )
+    return [row[0] for row in found]
 
 
 def manifests_bytes(db: sqlite3.Connection, tenant: str, session_id: str) -> int:
