@@ -22,16 +22,8 @@ from redis.exceptions import TimeoutError as StoreSilent
 
 from workers.settings import settings
 from workers.store import Store
-from workers.wire import (
-    END_ENTRY_ID,
-    SLA_CLASSES,
-    TERMINAL,
-    EndEvent,
-    Keys,
-    TokenEvent,
-    end_of,
-    parse_entry,
-)
+from workers.wire import END_ENTRY_ID, SLA_CLASSES, TERMINAL, EndEvent, Keys, TokenEvent
+from workers.wire_fields import end_of, parse_entry
 
 BLOCK_S: Final = 10.0
 PATIENCE_S: Final = 10.0

@@ -28,7 +28,8 @@ from workers.log import logger
 from workers.settings import Settings
 from workers.store import Store
 from workers.text.text_model import TextModel
-from workers.wire import END_ENTRY_ID, TERMINAL, EndEvent, Keys, Request, end_of
+from workers.wire import END_ENTRY_ID, TERMINAL, EndEvent, Keys, Request
+from workers.wire_fields import end_of
 
 if TYPE_CHECKING:
     from workers.session.files import KvTier

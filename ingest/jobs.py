@@ -21,7 +21,8 @@ from ingest.shapes import usage_object
 from ingest.sse import KEEP_ALIVE, EventStream, frame, json_response
 from ingest.tokens import Stopping, order
 from router.schema import request_schema
-from workers.wire import END_ENTRY_ID, EndEvent, TokenEvent, end_of
+from workers.wire import END_ENTRY_ID, EndEvent, TokenEvent
+from workers.wire_fields import end_of
 
 routes = APIRouter()
 

@@ -21,7 +21,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from workers.log import logger
-from workers.wire import END_ENTRY_ID, EndEvent, Keys, TokenEvent, parse_entry
+from workers.wire import END_ENTRY_ID, EndEvent, Keys, TokenEvent
+from workers.wire_fields import parse_entry
 
 ENTRY_ID: Final = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?")
 BLOCK_MS: Final = 20_000

