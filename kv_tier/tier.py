@@ -12,7 +12,7 @@ and the command share one folder. Nothing here is called between two decode step
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import BoundedSemaphore
 from typing import Final
@@ -25,7 +25,7 @@ from kv_tier.chain import Chain, read_salt
 from kv_tier.collect import Collected, Collector
 from kv_tier.counters import Counters
 from kv_tier.fetch import Fetcher
-from kv_tier.files import DiskError, OsFiles
+from kv_tier.files import DiskError, DiskFull, OsFiles
 from kv_tier.fork import NoSession, SessionExists, forked
 from kv_tier.ledger import Ledger
 from kv_tier.ledger_rows import Stored
@@ -142,11 +142,8 @@ class KvTier:
 
     def commit(self, manifest: Manifest) -> None:
         """From now on the session is so.   Raises StaleFence, DiskFull, DiskError."""
-        more = manifest_bytes(manifest)
-        with suppress(DiskError):
-            more -= self.ledger.manifests_bytes(manifest.tenant, manifest.session_id)
-        room = self._budget.reserved(manifest.tenant, more) if more > 0 else nullcontext()
-        with room as reservation:
+        with ExitStack() as stack:
+            reservation = self._reserve_log(manifest, stack)
             self.sessions.commit(manifest)
         try:
             self.ledger.commit(manifest, reservation)
@@ -154,6 +151,22 @@ class KvTier:
             log.warning("the ledger does not know of a commit", error=str(error))
             with suppress(DiskError):
                 self.ledger.release(reservation or 0)
+
+    def _reserve_log(self, manifest: Manifest, stack: ExitStack) -> int | None:
+        """Room for a manifest; None: none is wanted, or the ledger is out of order.
+
+        A log is more than books: it is kept without them.   Raises DiskFull.
+        """
+        try:
+            more = manifest_bytes(manifest)
+            more -= self.ledger.manifests_bytes(manifest.tenant, manifest.session_id)
+            if more > 0:
+                return stack.enter_context(self._budget.reserved(manifest.tenant, more))
+        except DiskFull:
+            raise
+        except DiskError as error:
+            log.warning("the ledger is out of order", error=str(error))
+        return None
 
     def fork(self, tenant: str, source: str, target: str, position: int | None = None) -> Manifest:
         """A new session that begins as another did, up to `position`; None: all of it.

@@ -152,6 +152,7 @@ class Stubborn(OsFiles):
     """One file that cannot be deleted."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.stubborn: Path | None = None
 
     def remove(self, path: Path) -> bool:
