@@ -8,6 +8,7 @@ from itertools import islice
 import pytest
 
 from kernels.ops import BLOCK_TOKENS
+from kv_tier.tier import KvTier, TierLimits
 from tests.workers.engine.fake import FakeClock, make_request, run
 from tests.workers.engine.prefixes import (
     Computed,
@@ -421,3 +422,28 @@ def test_a_chain_is_needed_to_keep():
 
     with pytest.raises(AssertionError, match="without a chain"):
         make_engine().add(make_request(), keep=True)
+
+
+def test_what_the_tier_fetches_is_what_the_engine_uses(new_engine, tmp_path):
+    """Turn after turn, each in a new engine, with a KvTier between them."""
+    tier = KvTier(tmp_path, TierLimits())
+    ids, num_kv = prompt_of(300), 0
+    for turn in range(4):
+        engine = new_engine()
+        chain = engine._chain("default")
+        request = make_request(token_ids=ids, max_tokens=9, seed=turn)
+        prefix = tier.fetch(
+            chain,
+            ids,
+            engine.sizes,
+            ends=[num_kv, len(ids) - 1],
+            resident=engine.resident,
+            prefill_tokens_per_s=0.0,
+        )
+        events, kept = finish(engine, request, prefix=prefix)
+        assert [uncached(event) for event in events] == judged(request)
+        assert cached(events) == num_kv
+        tier.put("default", engine.sources(kept, state=True))
+        engine.release(kept)
+        ids, num_kv = [*kept.token_ids, *prompt_of(220, turn)], kept.num_kv
+    tier.close()
