@@ -2,7 +2,6 @@
 
 import os
 import resource
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -46,5 +45,7 @@ def allow_many_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):
+        try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError) as error:
+            log.debug("the limit of open files stays", limit=soft, error=str(error))
