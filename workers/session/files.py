@@ -7,8 +7,10 @@ from typing import Final
 
 from kv_tier.budget import TierLimits
 from kv_tier.tier import KvTier as KvTier
+from workers.log import logger
 from workers.settings import Settings
 
+log = logger("kv")  # also sends the tier's own lines to stderr, whoever opens it
 FREE_SHARE: Final = 20  # a twentieth of the disk stays free, so that the store can always write
 FREE_BYTES: Final = 2 << 30  # and so many bytes at least
 KV_SHARE: Final = 2  # half of the disk at most, when nothing is said
