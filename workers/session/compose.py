@@ -107,7 +107,7 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
     most = min(len(one), len(other))
     if one[:most] == other[:most]:
         return most
-    return next(index for index in range(most) if one[index] != other[index])
+    return next((index for index in range(most) if one[index] != other[index]), most)
 
 
 def is_history(request: Request, log: Manifest) -> bool:

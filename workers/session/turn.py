@@ -9,12 +9,11 @@ Only a turn that finished is kept: cancelled, failed and expired ones leave the 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from kv_tier.chain import BLOCK_TOKENS
 from kv_tier.manifest import Checkpoint, Manifest
-from workers.session.compose import Turn, turn_after
+from workers.session.compose import Turn, common_length, turn_after
 from workers.wire import Request, TokenEvent
 
 if TYPE_CHECKING:
@@ -128,11 +127,6 @@ def carried(head: Manifest | None, token_ids: Sequence[int], fingerprint: bytes)
         blocks = head.blocks[: common // BLOCK_TOKENS]
         kv = {"num_kv": len(blocks) * BLOCK_TOKENS, "blocks": blocks, "tail": None}
     return {**kv, "checkpoints": checkpoints}
-
-
-def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens at the beginning that both have."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def with_kv(manifest: Manifest, kept: "Kept") -> Manifest:

@@ -485,3 +485,10 @@ def test_what_two_logs_have_in_common_is_their_longest_beginning(one, other):
     length = common_length(one, other)
     assert one[:length] == other[:length]
     assert one[: length + 1] != other[: length + 1] or length == min(len(one), len(other))
+
+
+def test_a_tuple_and_a_list_of_the_same_tokens_have_all_in_common() -> None:
+    """A log's token ids are a tuple, those of a sequence a list."""
+    assert common_length((1, 2, 3), [1, 2, 3, 4]) == 3
+    assert common_length((1, 2, 3), [1, 5, 3]) == 1
+    assert common_length((), [1]) == 0
