@@ -98,8 +98,11 @@ class Client:
             yield end_of(job)
 
     def cancel(self, request_id: str) -> str:
-        """Gives "cancelled" (it waited), "cancelling" (its pool was told), "ended" or "unknown"."""
-        return self.store.cancel(request_id)
+        """Gives "cancelled" (it waited), "cancelling" (its pool was told) or "ended".
+
+        An id that nobody has seen yet is taken by it: a request of that id will not run.
+        """
+        return self.store.cancel(request_id, unseen=True)
 
     def _entries(
         self, request_id: str, after: str, timeout_s: float | None

@@ -213,14 +213,17 @@ class Store:
         pairs: list[Value] = [len(hook), *flat(hook), *flat(end_fields(end))]
         return text(self.run("refuse", keys, *arguments, *pairs))
 
-    def cancel(self, request_id: str) -> str:
+    def cancel(self, request_id: str, *, unseen: bool = False) -> str:
         """End a request that waits, or tell the pool that runs it.
+
+        unseen  also one that its client has put on a stream and no router has read: its id is
+                taken, so that it does not run when it is read
 
         Gives "cancelled", "cancelling", "ended" (before) or "unknown".
         """
         end = EndEvent(status="cancelled", code="cancelled", error="cancelled by the client")
         keys = [self.keys.job(request_id), self.keys.control]
-        return text(self.run("cancel", keys, request_id, *flat(end_fields(end))))
+        return text(self.run("cancel", keys, request_id, int(unseen), *flat(end_fields(end))))
 
     # --- in the hands of a worker ---
 

@@ -72,7 +72,12 @@ def test_a_request_is_cancelled_wherever_it_is(client, node, wait_until):
     assert client.cancel(request_id) == "cancelling"
     assert client.result(request_id, timeout_s=10).status == "cancelled"
     assert client.cancel(request_id) == "ended"
-    assert client.cancel("nobody") == "unknown"
+
+
+def test_a_request_that_no_router_has_read_is_cancelled_too(client):
+    request_id = client.enqueue(prompt="Hello")
+    assert client.cancel(request_id) == "cancelled"
+    assert client.result(request_id, timeout_s=10).status == "cancelled"
 
 
 def test_a_result_is_found_although_the_stream_has_expired(client, node):

@@ -170,6 +170,18 @@ def test_cancel_of_what_is_not_there(store, prepare, expected):
     assert store.cancel("r1") == expected
 
 
+def test_a_request_that_nobody_has_read_is_cancelled_by_taking_its_id(store):
+    """A plain XADD leaves no trace but its entry."""
+    entry_id = add_entry(store)
+    assert store.cancel("r1", unseen=True) == "cancelled"
+    read(store)
+    assert route(store, entry_id) == "duplicate"
+    assert (queue(store), store.job("r1")["status"]) == ([], "cancelled")
+    assert [end.status for _, end in store.tokens("r1")] == ["cancelled"]
+    assert store.redis.ttl(store.keys.job("r1")) > 0
+    assert store.cancel("r1", unseen=True) == "ended"
+
+
 def test_a_running_request_is_cancelled_by_its_pool(store):
     route(store, accepted(store).entry_id)
     store.redis.hset(store.keys.job("r1"), "status", "running")
