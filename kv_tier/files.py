@@ -50,7 +50,10 @@ class DiskFull(DiskError):
 
 
 class OsFiles:
-    """The operations that write. Every one of them raises DiskFull or DiskError."""
+    """The operations that write. Every one of them raises DiskFull or DiskError. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._durable: set[Path] = set()  # folders above others; their own names are durable
 
     def perform(
         self,
@@ -130,12 +133,15 @@ class OsFiles:
 
     def make_folders(self, root: Path, *names: str) -> Path:
         """root/name/name…, each level there (0700) and its name durable."""
-        folder = root
-        for name in (".", *names):
-            folder = folder / name
+        last = root.joinpath(*names)
+        for folder in (*reversed(last.parents[: len(names)]), last):
+            if folder in self._durable and folder.is_dir():
+                continue
             self.perform(folder, make_folder, folder)
             self.sync_folder(folder.parent)
-        return folder
+            if folder != last:  # of those there are few, of sessions many
+                self._durable.add(folder)
+        return last
 
     def populate(self, path: Path, address: int, num_bytes: int) -> None:
         """Bring mapped pages of a file into RAM. A page that cannot be read is a DiskError."""

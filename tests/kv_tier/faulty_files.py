@@ -16,6 +16,7 @@ class FaultyFiles(OsFiles):
     """
 
     def __init__(self, at: int = 0, fault: Callable[..., Any] | None = None) -> None:
+        super().__init__()
         self.at = at
         self.fault = fault
         self.done: list[str] = []
@@ -58,6 +59,7 @@ class ShortFiles(OsFiles):
     """Every write takes at most `most` bytes, as a system may."""
 
     def __init__(self, most: int) -> None:
+        super().__init__()
         self.most = most
 
     def perform(self, path: Path, operation: Callable[..., Any], *args: Any, **named: Any) -> Any:

@@ -24,6 +24,7 @@ class RecordingFiles(OsFiles):
     """OsFiles that work, and write down what they did; told() puts promises between."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.events: list[Event] = []
         self._inodes: dict[int, int] = {}  # of each descriptor, while its file is being written
 

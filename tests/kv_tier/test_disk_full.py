@@ -92,6 +92,7 @@ class FullFiles(OsFiles):
     """Whatever needs blocks is refused until something was taken away."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.refused = 0
         self.removed = False
 
