@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Final
 
 from kv_tier.files import TEMPORARY, DiskError, OsFiles, lock_folder
-from kv_tier.format import SESSION_ID as SESSION_ID
 from kv_tier.format import CorruptFile, NewerVersion, is_session_id, is_tenant
 from kv_tier.manifest import Manifest, decode_manifest, encode_manifest
 
