@@ -90,7 +90,6 @@ REFUSED = {
     "a bias too few": lambda: project(biases=(None,)),
     "no products": lambda: project((), Q, (W,), ()),
     "nine products": lambda: project(tuple(f32(3, 20) for _ in range(9)), Q, (W,) * 9, (None,) * 9),
-    "products in lists": lambda: project([f32(3, 20), f32(3, 20)]),
     "float weights among quantised": lambda: project(weights=(W, random_matrix("f32", 20, 64))),
     "weights of other columns": lambda: project(weights=(W, random_matrix("q4_0", 20, 32))),
     "gate and up of unequal width": lambda: gate(weights=(W, random_matrix("q4_0", 32, 64))),
