@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from anyio.to_thread import run_sync
 from fastapi import FastAPI
 
-from ingest import errors, health, jobs, openai
+from ingest import errors, health, jobs, openai, sessions
 from ingest.desk import Desk
 from ingest.pulse import StallWatch
 from ingest.tokens import cancelled
@@ -31,7 +31,7 @@ def create_app(desk: Desk) -> FastAPI:
     )
     app.state.desk = desk
     app.state.watch = StallWatch()
-    for theme in (openai, jobs, health):
+    for theme in (openai, jobs, sessions, health):
         app.include_router(theme.routes)
     errors.install(app)
     return app

@@ -22,16 +22,8 @@ from redis.exceptions import TimeoutError as StoreSilent
 
 from workers.settings import settings
 from workers.store import Store
-from workers.wire import (
-    END_ENTRY_ID,
-    SLA_CLASSES,
-    TERMINAL,
-    EndEvent,
-    Keys,
-    TokenEvent,
-    end_of,
-    parse_entry,
-)
+from workers.wire import END_ENTRY_ID, SLA_CLASSES, TERMINAL, EndEvent, Keys, TokenEvent
+from workers.wire_fields import end_of, parse_entry
 
 BLOCK_S: Final = 10.0
 PATIENCE_S: Final = 10.0
@@ -55,13 +47,16 @@ class Client:
         messages: list[dict[str, Any]] | None = None,
         sla: str = "standard",
         id: str | None = None,
+        session_id: str | None = None,
         **fields: Any,
     ) -> str:
         """Puts a request on its class' stream and gives its id.
 
         id      the idempotency key: a second request with it gets the first one's result; None:
                 one is made up
-        fields  whatever else a request may hold: max_tokens, temperature, webhook, metadata, ...
+        session_id
+                the conversation that goes on: messages are what is new in it, or all of it
+        fields  whatever else a request may hold: max_tokens, temperature, session_mode, ...
 
         What is wrong with a request is not raised here: it ends as failed, with the reason.
         Raises ValueError for a class that does not exist.
@@ -69,7 +64,8 @@ class Client:
         if sla not in SLA_CLASSES:
             raise ValueError(f"sla: must be one of {', '.join(SLA_CLASSES)}, got {sla!r}")
         request_id = f"req-{token_hex(10)}" if id is None else id
-        body = {"v": 1, "id": request_id, "prompt": prompt, "messages": messages, **fields}
+        asked = {"prompt": prompt, "messages": messages, "session_id": session_id}
+        body = {"v": 1, "id": request_id, **asked, **fields}
         given = {name: value for name, value in body.items() if value is not None}
         packed = msgspec.msgpack.encode(given)
         self.store.redis.xadd(self.store.keys.requests(sla), {"m": packed})

@@ -9,7 +9,8 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from anyio.to_thread import run_sync
@@ -20,13 +21,18 @@ from ingest.metrics import Metrics
 from ingest.pulse import Pulse, take_pulse
 from ingest.tokens import Entry, TokenReader
 from router.admit import Door, Reject, admit
+from router.prompt import VARIABLES
 from router.route import max_sequence_tokens
 from workers.address import Networks, parse_networks
 from workers.log import logger
 from workers.settings import Settings
 from workers.store import Store
 from workers.text.text_model import TextModel
-from workers.wire import END_ENTRY_ID, TERMINAL, EndEvent, Keys, Request, end_of
+from workers.wire import END_ENTRY_ID, TERMINAL, EndEvent, Keys, Request
+from workers.wire_fields import end_of
+
+if TYPE_CHECKING:
+    from workers.session.files import KvTier
 
 PULSE_AGE_S: Final = 0.25  # how old a look at queues and pools may be
 RETRY_FULL_S: Final = 10
@@ -60,6 +66,8 @@ class Desk:
         self.text: TextModel | None = None
         self.visitors = Visitors(self)
         self.started_s = int(time.time())
+        self._tier: KvTier | None = None
+        self._tier_lock = Lock()
         self._pulse: tuple[float, Pulse] | None = None
 
     def text_model(self) -> TextModel:
@@ -72,6 +80,15 @@ class Desk:
                 retry_after_s=RETRY_LOADING_S,
             )
         return self.text
+
+    def tier(self) -> "KvTier":
+        """The files of sessions, opened when they are first asked for. Not in the event loop."""
+        with self._tier_lock:
+            if self._tier is None:
+                from workers.session.files import open_tier
+
+                self._tier = open_tier(self.settings)
+            return self._tier
 
     async def accept(self, fields: Mapping[str, Any], *, door: str) -> Receipt:
         """Admits and accepts. Raises ApiError, or redis' errors when the store is away."""
@@ -211,9 +228,16 @@ class Visitors:
 
 
 def _packed(fields: Mapping[str, Any], request: Request) -> bytes:
-    """What goes on the stream: the client's fields, the prompt as token ids: it is encoded once."""
-    body = {k: v for k, v in fields.items() if k not in ("prompt", "messages")}
-    body["token_ids"] = request.token_ids
+    """What goes on the stream: the client's fields, the prompt as token ids: it is encoded once.
+
+    A session's messages stay messages: what they make is known when their turn comes.
+    """
+    if request.messages:
+        body = {k: v for k, v in fields.items() if k != "messages"}
+        body["messages"] = request.messages
+    else:
+        body = {k: v for k, v in fields.items() if k not in ("prompt", "messages", VARIABLES)}
+        body["token_ids"] = request.token_ids
     try:
         return msgspec.msgpack.encode(body)
     except OverflowError:  # in a field that admission ignores

@@ -28,6 +28,9 @@ STATUS_OF_CODE: Final = {
     "bad_request": 400,
     "too_large": 400,
     "model_not_found": 404,
+    "context_length_exceeded": 400,
+    "session_mismatch": 409,  # it belongs to other weights
+    "session_not_saved": 503,  # there is an answer, but the next turn would not know it
 }
 
 

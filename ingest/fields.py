@@ -13,6 +13,7 @@ from workers.wire import DEFAULT_TENANT
 
 COMPLETION_MAX_TOKENS: Final = 16  # the completions API's own default
 SLA_HEADER: Final = "x-lockstep-sla"
+SESSION_HEADER: Final = "x-session-id"
 PROMPT_OF: Final = {"chat": "messages", "completions": "prompt"}
 
 
@@ -24,22 +25,24 @@ class Delivery:
     include_usage: bool
 
 
-def request_fields(body: Mapping[str, Any], sla_header: str | None) -> dict[str, Any]:
-    """The request's own fields: null means absent; the header counts when the body names no class.
+def request_fields(body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+    """The request's own fields: null means absent.
 
-    A request without an id gets one, so that its sender can find it again.
+    The headers count when the body names no class, or no session. A request without an id gets one,
+    so that its sender can find it again.
     """
     fields = {name: value for name, value in body.items() if value is not None}
-    if sla_header is not None:
-        fields.setdefault("sla", sla_header)
+    for header, name in ((SLA_HEADER, "sla"), (SESSION_HEADER, "session_id")):
+        if header in headers:
+            fields.setdefault(name, headers[header])
     fields.setdefault("id", f"req-{token_hex(10)}")
     fields["tenant"] = DEFAULT_TENANT  # never the client's to say
     return fields
 
 
-def openai_fields(api: str, body: Mapping[str, Any], sla_header: str | None) -> dict[str, Any]:
+def openai_fields(api: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
     """As request_fields, for api "chat" or "completions". A list of one prompt is that prompt."""
-    fields = request_fields(body, sla_header)
+    fields = request_fields(body, headers)
     for name in ("stream", "stream_options"):
         fields.pop(name, None)
     wanted = PROMPT_OF[api]

@@ -16,12 +16,13 @@ from fastapi.responses import Response
 from ingest.body import read_fields
 from ingest.desk import Desk
 from ingest.errors import ApiError
-from ingest.fields import SLA_HEADER, request_fields
+from ingest.fields import request_fields
 from ingest.shapes import usage_object
 from ingest.sse import KEEP_ALIVE, EventStream, frame, json_response
 from ingest.tokens import Stopping, order
 from router.schema import request_schema
-from workers.wire import END_ENTRY_ID, EndEvent, TokenEvent, end_of
+from workers.wire import END_ENTRY_ID, EndEvent, TokenEvent
+from workers.wire_fields import end_of
 
 routes = APIRouter()
 
@@ -29,6 +30,7 @@ SHOWN: Final[tuple[str, ...]] = (
     *("id", "status", "sla", "model", "pool", "reason", "worker", "attempts", "text"),
     *("finish_reason", "digest", "ttft_ms", "tpot_ms", "queue_ms", "arrival_ms", "queued_ms"),
     *("started_ms", "ended_ms", "deadline_ms", "metadata", "webhook_url"),
+    *("session_id", "forked_at"),
 )
 WEBHOOK_SHOWN: Final = ("url", "state", "attempts", "last_status", "last_error", "next_at")
 
@@ -38,7 +40,7 @@ async def create(request: Request) -> Response:
     """Accepts a request; an id that is known already gives its first request's job."""
     desk: Desk = request.app.state.desk
     body = await read_fields(request)
-    fields = request_fields(body, request.headers.get(SLA_HEADER))
+    fields = request_fields(body, request.headers)
     receipt = await desk.accept(fields, door="jobs")
     request_id = receipt.request.id
     answer = {
@@ -128,6 +130,8 @@ def event_frame(entry_id: str, event: TokenEvent | EndEvent) -> bytes:
         "tpot_ms": event.tpot_ms,
         "queue_ms": event.queue_ms,
     }
+    if event.session_id is not None:
+        data |= {"session_id": event.session_id, "forked_at": event.forked_at}
     return frame(data, event="end", entry_id=entry_id)
 
 

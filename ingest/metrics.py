@@ -1,4 +1,4 @@
-"""What /metrics says: requests by class and outcome, TTFT, TPOT, queue time, queues, pools.
+"""What /metrics says: requests by class and outcome, TTFT, TPOT, queue time, queues, pools, KV.
 
 Ends, queues and pools are read from the store at each scrape; the other counters and the
 histograms are of what passed this process.
@@ -18,6 +18,7 @@ from prometheus_client import (
 from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
+from ingest.kv_metrics import KvMetrics
 from ingest.pulse import Pulse
 from workers.wire import EndEvent
 
@@ -57,6 +58,8 @@ class Metrics:
         )
         self.ends = Ends()
         r.register(self.ends)
+        self.kv = KvMetrics()
+        r.register(self.kv)
         self.tokens = Counter("lockstep_output_tokens", "tokens of answers", SLA, registry=r)
         self.disconnects = Counter(
             "lockstep_disconnects", "requests cancelled because their client left", registry=r
@@ -88,8 +91,9 @@ class Metrics:
             if value_ms is not None:
                 histogram.labels(sla).observe(value_ms / 1000)
 
-    def page(self, pulse: Pulse | None, num_streams: int) -> bytes:
-        """The text that Prometheus reads."""
+    def page(self, pulse: Pulse | None, num_streams: int, disk: Mapping[str, float]) -> bytes:
+        """The text that Prometheus reads. disk: health.disk_stats."""
+        self.kv.loads, self.kv.disk = pulse.loads if pulse else (), disk
         self.open_streams.set(num_streams)
         self.ends.counts = pulse.ends if pulse else {}
         for queue, length in (pulse.streams | pulse.queues if pulse else {}).items():

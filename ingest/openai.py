@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from ingest.body import read_fields
 from ingest.desk import Desk, Visit
 from ingest.errors import ApiError, error_object, status_of
-from ingest.fields import SLA_HEADER, Delivery, delivery, openai_fields, request_fields
+from ingest.fields import Delivery, delivery, openai_fields, request_fields
 from ingest.shapes import SHAPES, Chat, Completion, Json
 from ingest.sse import DONE, KEEP_ALIVE, EventStream, frame, json_response, unless_gone
 from ingest.tokens import Stopping
@@ -57,7 +57,7 @@ async def tokenize(request: Request) -> Response:
     desk: Desk = request.app.state.desk
     text = desk.text_model()
     body = await read_fields(request)
-    fields = request_fields({name: body.get(name) for name in TOKENIZED}, None)
+    fields = request_fields({name: body.get(name) for name in TOKENIZED}, {})
     ids = (await run_sync(desk.admitted, fields, text)).token_ids
     return json_response({"count": len(ids), "max_model_len": text.context_length, "tokens": ids})
 
@@ -78,7 +78,7 @@ async def answer(api: str, request: Request) -> Response:
     desk: Desk = request.app.state.desk
     body = await read_fields(request)
     how = delivery(body)
-    fields = openai_fields(api, body, request.headers.get(SLA_HEADER))
+    fields = openai_fields(api, body, request.headers)
     receipt = await desk.accept(fields, door=api)
     shape = SHAPES[api](receipt.request, desk.text_model())
     visit = desk.visitors.enter(receipt)

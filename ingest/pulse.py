@@ -25,7 +25,10 @@ class Vital:
 
 @dataclass(frozen=True)
 class Pulse:
-    """streams: requests that wait for a router, by class; queues: jobs that wait, by pool."""
+    """streams: requests that wait for a router, by class; queues: jobs that wait, by pool.
+
+    for_session: requests that wait until an earlier one of their session has ended
+    """
 
     streams: dict[str, int]
     queues: dict[str, int]
@@ -33,10 +36,11 @@ class Pulse:
     num_routers: int
     handled: int = 0  # messages by those routers so far
     ends: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by class and status
+    for_session: int = 0
 
     def waiting(self, sla: str) -> int:
         """Requests that a new one of this class would queue behind."""
-        return self.streams[sla] + sum(self.queues.values())
+        return self.streams[sla] + sum(self.queues.values()) + self.for_session
 
     def vitals(self) -> dict[str, Vital]:
         """The router moves when it handles messages; a pool when it computes layers."""
@@ -74,8 +78,9 @@ def take_pulse(store: Store) -> Pulse:
         pipe.xlen(keys.requests(sla))
     for pool in POOLS:
         pipe.llen(keys.queue(pool))
+    pipe.zcard(keys.waiting)
     pipe.hgetall(keys.ends)
-    *counts, ends = pipe.execute()
+    *counts, for_session, ends = pipe.execute()
     handled = handled_by_routers(store)
     return Pulse(
         streams=dict(zip(SLA_CLASSES, counts, strict=False)),
@@ -83,6 +88,7 @@ def take_pulse(store: Store) -> Pulse:
         loads=store.loads(),
         num_routers=len(handled),
         handled=sum(handled),
+        for_session=for_session,
         ends={class_and_status(name): int(count) for name, count in ends.items()},
     )
 

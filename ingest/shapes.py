@@ -4,7 +4,8 @@
     chunks    role, "Par"   "is"          finish_reason + lockstep, usage if asked for
 
 Text that is held back (half a character, the beginning of a stop string) gives no chunk until it
-may be shown. What OpenAI has no field for stands under `lockstep`: id, class, digest, times.
+may be shown. What OpenAI has no field for stands under `lockstep`: id, class, digest, times, and of
+a session's request its session and where it left the session's log.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,12 +25,13 @@ def usage_object(usage: Usage | None) -> Json:
         "prompt_tokens": prompt,
         "completion_tokens": output,
         "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens if usage else 0},
     }
 
 
 def lockstep_object(request: Request, end: EndEvent) -> Json:
     """What only this node says of an answer."""
-    return {
+    said: Json = {
         "id": request.id,
         "sla": request.sla,
         "digest": end.digest,
@@ -37,6 +39,15 @@ def lockstep_object(request: Request, end: EndEvent) -> Json:
         "tpot_ms": end.tpot_ms,
         "queue_ms": end.queue_ms,
     }
+    if request.session_id is not None:
+        said |= {
+            "session_id": request.session_id,
+            "forked_at": end.forked_at,
+            "cached_tokens": end.usage.cached_tokens if end.usage else 0,
+        }
+    if end.error:  # there is an answer, but the session does not have it
+        said["error"] = {"message": end.error, "code": end.code}
+    return said
 
 
 class Chat:

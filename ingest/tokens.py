@@ -12,16 +12,17 @@ store that goes away is waited for, and nothing is missed.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from workers.log import logger
-from workers.wire import END_ENTRY_ID, EndEvent, Keys, TokenEvent, parse_entry
+from workers.wire import END_ENTRY_ID, EndEvent, Keys, TokenEvent
+from workers.wire_fields import parse_entry
 
 ENTRY_ID: Final = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?")
 BLOCK_MS: Final = 20_000
@@ -48,6 +49,7 @@ class Listener:
         self.pending: list[Entry] = []
         self.news = asyncio.Event()
         self.is_silent = False  # nothing came since call_silence looked
+        self.error: Exception | None = None
 
     def call_silence(self) -> None:
         """Called every SILENCE_S: wakes the listener when nothing came since the last time."""
@@ -62,10 +64,20 @@ class Listener:
             self.is_silent = False
             self.news.set()
 
+    def fail(self, error: Exception) -> None:
+        """Its key cannot be read: nothing more will come, and the others are read on."""
+        self.error = error
+        self.news.set()
+
     async def take(self) -> list[Entry]:
-        """What came since the last call, waiting for it; empty when only a silence was called."""
+        """What came since the last call, waiting for it; empty when only a silence was called.
+
+        Raises ResponseError when the key holds no token stream.
+        """
         await self.news.wait()
         self.news.clear()
+        if self.error is not None:
+            raise self.error
         taken, self.pending = self.pending, []
         return taken
 
@@ -160,20 +172,41 @@ class TokenReader:
         await connection.send_command("CLIENT", "ID")
         self.client_id = await connection.read_response()
         while True:
-            while not self.listeners:
+            while not self._wanted():
                 self.changed.clear()
                 await self.changed.wait()
             self.reading = self.version
             wanted = self._wanted()
             options = ("COUNT", ENTRIES_PER_READ, "BLOCK", BLOCK_MS)
             await connection.send_command("XREAD", *options, "STREAMS", *wanted, *wanted.values())
-            for key, entries in await connection.read_response() or ():
+            try:
+                reply = await connection.read_response()
+            except ResponseError as error:
+                if not str(error).startswith("WRONGTYPE"):
+                    raise
+                await self._fail_others(connection, wanted)
+                continue
+            for key, entries in reply or ():
                 self._deal(key.decode(), entries)
+
+    async def _fail_others(self, connection: Any, wanted: Iterable[str]) -> None:
+        """One key that is no stream, written by hand, refuses the read of all."""
+        for key in wanted:
+            await connection.send_command("TYPE", key)
+            if await connection.read_response() not in (b"stream", b"none"):
+                self._fail(key, "it is no stream")
+
+    def _fail(self, key: str, why: str) -> None:
+        for listener in self.listeners:
+            if listener.key == key:
+                listener.fail(ResponseError(f"{key} cannot be read: {why}"))
 
     def _wanted(self) -> dict[str, str]:
         """Each key with the entry that its slowest listener has."""
         behind: dict[str, tuple[int, int]] = {}
         for listener in self.listeners:
+            if listener.error is not None:
+                continue
             behind[listener.key] = min(listener.after, behind.get(listener.key, listener.after))
         return {key: f"{a}-{b}" for key, (a, b) in behind.items()}
 
@@ -181,7 +214,10 @@ class TokenReader:
         takers = [listener for listener in self.listeners if listener.key == key]
         for raw_id, flat in entries:
             entry_id = raw_id.decode()
-            event = parse_entry(entry_id, dict(zip(flat[::2], flat[1::2], strict=True)))
+            try:
+                event = parse_entry(entry_id, dict(zip(flat[::2], flat[1::2], strict=True)))
+            except (KeyError, ValueError) as error:  # not from a pool
+                return self._fail(key, f"entry {entry_id} is no event ({error!r})")
             for listener in takers:
                 listener.offer(entry_id, event)
 

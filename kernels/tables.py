@@ -50,13 +50,45 @@ def rope_table(
     assert theta > 1 and rotated > 0 and rotated % 2 == 0, (theta, rotated)
     assert factors is None or factors.shape == (rotated // 2,), (factors, rotated)
     turns = turns_per_position(theta, rotated, factors)
-    cos = np.empty((max_positions, rotated // 2), np.float32)
+    return RopeTable(*_rows(turns, 0, max_positions), adjacent)
+
+
+class GrowingRope:
+    """rope_table, of which only the beginning that was asked for is there: a context may be long.
+
+    Rows that are there stay as they are, so that a table given out keeps its bits.
+    """
+
+    def __init__(
+        self, theta: float, rotated: int, max_positions: int, factors: F32 | None, adjacent: bool
+    ) -> None:
+        assert theta > 1 and rotated > 0 and rotated % 2 == 0, (theta, rotated)
+        self._turns = turns_per_position(theta, rotated, factors)
+        self._max_positions = max_positions
+        self._table = RopeTable(*_rows(self._turns, 0, 0), adjacent)
+
+    def covering(self, num_positions: int) -> RopeTable:
+        """A table of at least so many positions, of the model's context at most."""
+        old = self._table
+        size = len(old.cos)
+        if num_positions > size and size < self._max_positions:
+            end = min(self._max_positions, max(num_positions, 2 * size, CHUNK_POSITIONS))
+            cos, sin = _rows(self._turns, size, end)
+            cos, sin = np.concatenate([old.cos, cos]), np.concatenate([old.sin, sin])
+            self._table = RopeTable(cos, sin, old.adjacent)
+        return self._table
+
+
+def _rows(turns: U64, first: int, last: int) -> tuple[F32, F32]:
+    """cos and sin of the positions [first, last)."""
+    cos = np.empty((last - first, turns.size), np.float32)
     sin = np.empty_like(cos)
-    for begin in range(0, max_positions, CHUNK_POSITIONS):
-        end = min(begin + CHUNK_POSITIONS, max_positions)
+    for begin in range(first, last, CHUNK_POSITIONS):
+        end = min(begin + CHUNK_POSITIONS, last)
         positions = np.arange(begin, end, dtype=np.uint64)
-        cos[begin:end], sin[begin:end] = cos_sin(positions[:, None] * turns[None, :])
-    return RopeTable(cos, sin, adjacent)
+        rows = slice(begin - first, end - first)
+        cos[rows], sin[rows] = cos_sin(positions[:, None] * turns[None, :])
+    return cos, sin
 
 
 def turns_per_position(theta: float, rotated: int, factors: F32 | None) -> U64:

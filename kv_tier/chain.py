@@ -22,7 +22,7 @@ from kv_tier.files import OsFiles, locked
 from kv_tier.format import (
     BLOCK_TOKENS as BLOCK_TOKENS,
 )  # the chain's step; others know it from here
-from kv_tier.format import KEY_BYTES, is_tenant, token_bytes
+from kv_tier.format import KEY_BYTES, CorruptFile, is_tenant, token_bytes
 
 SALT_BYTES: Final = 32
 
@@ -81,7 +81,7 @@ def read_salt(root: Path, files: OsFiles | None = None) -> bytes:
     """The 32 secret bytes of root/salt; made at first use, durable before they are used.
 
     A lost salt costs all KV (nothing is found any more), never a wrong answer. Raises DiskFull,
-    DiskError.
+    DiskError, CorruptFile.
     """
     files = files or OsFiles()
     path = root / "salt"
@@ -92,5 +92,8 @@ def read_salt(root: Path, files: OsFiles | None = None) -> bytes:
                 files.write_file(path, SALT_BYTES, [(0, secrets.token_bytes(SALT_BYTES))])
                 files.sync_folder(root)
     salt = files.perform(path, path.read_bytes)
-    assert len(salt) == SALT_BYTES, f"{path} holds {len(salt)} bytes, not {SALT_BYTES}"
+    if len(salt) != SALT_BYTES:
+        raise CorruptFile(
+            path, f"{len(salt)} bytes, not {SALT_BYTES}; without it, a new one is made"
+        )
     return salt

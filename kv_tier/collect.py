@@ -81,20 +81,19 @@ class Collector:
 
     def _reconcile_sessions(self) -> None:
         """A session that a killed process committed, or dropped, without telling the ledger."""
-        known = self._ledger.used_ms_of_sessions()
-        for tenant, session_id in self._sessions.ids():
+        known = self._ledger.marks()
+        for session in self._sessions.ids():
             time.sleep(PAUSE_S)
-            used_ms = known.pop((tenant, session_id), -1)
+            mark = known.pop(session, None)
             with suppress(FileNotFoundError, DiskError, CorruptFile):
-                changed_ms = os.stat(self._sessions.folder(tenant, session_id)).st_mtime_ns // 10**6
-                manifest = None
-                if changed_ms > used_ms:
-                    manifest = self._sessions.head(tenant, session_id)
-                if manifest is not None and manifest.used_ms != used_ms:
-                    self._ledger.commit(manifest)
-        for tenant, session_id in known:
-            if self._sessions.head(tenant, session_id) is None:
-                self._ledger.drop_session(tenant, session_id)
+                changed_ms = os.stat(self._sessions.folder(*session)).st_mtime_ns // 10**6
+                is_new = mark is None or changed_ms > mark.used_ms
+                head = self._sessions.head(*session) if is_new else None
+                if head is not None and (head.generation, head.used_ms) != mark:
+                    self._ledger.mend(session, mark, head)
+        for session, mark in known.items():
+            if self._sessions.head(*session) is None:
+                self._ledger.mend(session, mark, None)
 
     def _reconcile_objects(self) -> None:
         """Files that a killed process wrote, or deleted, without telling the ledger."""
@@ -106,5 +105,5 @@ class Collector:
             time.sleep(PAUSE_S)
             stored = self._census.stored(name, num_bytes)
             if stored is not None:
-                self._ledger.record(stored)
+                self._ledger.record([stored])
         self._ledger.forget(known)

@@ -136,7 +136,7 @@ def encode_header(header: ObjectHeader, sums: Sequence[bytes]) -> bytes:
         header.tenant.encode(),
     )
     table = b"".join(sums)
-    return _with_sum((head + table).ljust(num_bytes - SUM_BYTES, b"\0"))
+    return with_sum((head + table).ljust(num_bytes - SUM_BYTES, b"\0"))
 
 
 def announced_header_bytes(first_page: bytes, path: Path) -> int:
@@ -213,7 +213,7 @@ def encode_records(head: ManifestHead, records: Sequence[tuple[int, bytes]]) -> 
         head.tenant.encode(),
         head.session_id.encode(),
     )
-    return _with_sum(fixed + body)
+    return with_sum(fixed + body)
 
 
 def decode_records(data: bytes, path: Path) -> tuple[ManifestHead, dict[int, bytes]]:
@@ -271,7 +271,8 @@ def _records(body: bytes, path: Path) -> Iterator[tuple[int, bytes]]:
 # --- both ---------------------------------------------------------------------------------------
 
 
-def _with_sum(data: bytes) -> bytes:
+def with_sum(data: bytes) -> bytes:
+    """The data and its checksum: how every header and every manifest ends."""
     return data + xxhash.xxh3_128_digest(data)
 
 

@@ -18,7 +18,7 @@ from kv_tier import ledger_rows as rows
 from kv_tier.census import YOUNG_MS, Census, fill
 from kv_tier.eviction import Candidate
 from kv_tier.ledger_file import LedgerFile
-from kv_tier.ledger_rows import Room, SessionRow, Shortage, Stored, Totals
+from kv_tier.ledger_rows import Mark, Room, SessionRow, Shortage, Stored, Totals
 from kv_tier.ledger_schema import SCHEMA, VERSION
 from kv_tier.manifest import Manifest
 
@@ -88,12 +88,14 @@ class Ledger:
 
     # Objects: written, used, gone.
 
-    def record(self, stored: Stored, reservation: int | None = None) -> None:
-        """It is on the disk, and waits for a manifest; the reservation was for it."""
+    def record(self, stored: Iterable[Stored], reservation: int | None = None) -> None:
+        """They are on the disk, and wait for a manifest; the reservation was for them."""
+        stored = list(stored)
 
         def work(db: sqlite3.Connection) -> None:
             now = self._now_ms()
-            rows.insert_object(db, stored, now, now + YOUNG_MS)
+            for one in stored:
+                rows.insert_object(db, one, now, now + YOUNG_MS)
             if reservation is not None:
                 rows.release(db, reservation)
 
@@ -101,14 +103,13 @@ class Ledger:
         if reservation is not None:
             self._reserved.pop(reservation, None)
 
-    def price(self, objects: Sequence[tuple[bytes, int]], seconds: float) -> None:
-        """What computing these (name, tokens) took, all together."""
-        rate = seconds / max(1, sum(num_tokens for _, num_tokens in objects))
-        prices = [(rate * num_tokens, name) for name, num_tokens in objects]
+    def price(self, objects: Sequence[Stored], seconds_per_token: float) -> None:
+        """What computing these took."""
+        prices = [(seconds_per_token * one.num_tokens, one.name) for one in objects]
 
         def work(db: sqlite3.Connection) -> None:
             db.executemany("UPDATE objects SET seconds = ? WHERE name = ?", prices)
-            rows.raise_values(db, rows.links_between(db, [name for name, _ in objects]))
+            rows.raise_values(db, rows.links_between(db, [one.name for one in objects]))
 
         self._file.write(work)
 
@@ -187,6 +188,23 @@ class Ledger:
         if reservation is not None:
             self._reserved.pop(reservation, None)
 
+    def mend(self, session: tuple[str, str], mark: Mark | None, head: Manifest | None) -> None:
+        """What a collector found of a (tenant, id): its head on the disk, None: it is gone.
+
+        mark  as the ledger had it before, None: it had none. If that has changed since, somebody
+              who knows better was here, and nothing is done.
+        """
+
+        def work(db: sqlite3.Connection) -> None:
+            if rows.mark(db, *session) != mark:
+                return
+            if head is None:
+                rows.drop_session(db, *session)
+            else:
+                rows.link(db, rows.put_session(db, head), head.used_ms)
+
+        self._file.write(work)
+
     def manifests_bytes(self, tenant: str, session_id: str) -> int:
         """What a session's manifests are counted as; 0: there is none."""
         return self._file.read(lambda db: rows.manifests_bytes(db, tenant, session_id))
@@ -196,14 +214,9 @@ class Ledger:
         now = self._now_ms()
 
         def work(db: sqlite3.Connection) -> list[bytes]:
-            number = rows.session_number(db, tenant, session_id)
-            own = db.execute(
-                "SELECT name FROM names JOIN objects ON name = object"
-                " WHERE session = ? AND holders = 1 AND young_ms <= ?",
-                (number, now),
-            ).fetchall()
-            db.execute("DELETE FROM sessions WHERE id = ?", (number,))
-            return [row[0] for row in own]
+            own = rows.own_objects(db, tenant, session_id, now)
+            rows.drop_session(db, tenant, session_id)
+            return own
 
         return self._file.write(work)
 
@@ -225,12 +238,10 @@ class Ledger:
             where, values = where + " AND tenant = ?", [*values, tenant]
         return self._file.read(lambda db: rows.sessions(db, where, values, limit))
 
-    def used_ms_of_sessions(self) -> dict[tuple[str, str], int]:
+    def marks(self) -> dict[tuple[str, str], Mark]:
         """Of every session that it knows, by (tenant, id)."""
-        query = "SELECT tenant, session_id, used_ms FROM sessions"
-        return self._file.read(
-            lambda db: {(tenant, id_): used for tenant, id_, used in db.execute(query)}
-        )
+        query = "SELECT tenant, session_id, generation, used_ms FROM sessions"
+        return self._file.read(lambda db: {row[:2]: Mark(*row[2:]) for row in db.execute(query)})
 
     def unused_sessions(self, before_ms: int) -> list[tuple[str, str]]:
         """(tenant, id) of those that nobody used since, and nobody pinned."""

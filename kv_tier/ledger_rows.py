@@ -3,12 +3,13 @@
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from kv_tier.eviction import Candidate, gdsf_value
 from kv_tier.manifest import Manifest
 from kv_tier.names import Link, is_leaf, lifted, links_of, manifest_bytes
 
+STATE: Final = "x'03'"  # how names of states begin (names.name_of)
 GUESSED_TOKENS_PER_S: Final = 200.0  # what computing costs, when nobody said
 
 
@@ -37,6 +38,14 @@ class SessionRow:
     created_ms: int
     used_ms: int
     model: str
+    num_checkpoints: int
+
+
+class Mark(NamedTuple):
+    """Tells one commit of a session from another."""
+
+    generation: int
+    used_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +120,29 @@ def session_number(db: sqlite3.Connection, tenant: str, session_id: str) -> int 
     query = "SELECT id FROM sessions WHERE tenant = ? AND session_id = ?"
     row = db.execute(query, (tenant, session_id)).fetchone()
     return int(row[0]) if row else None
+
+
+def mark(db: sqlite3.Connection, tenant: str, session_id: str) -> Mark | None:
+    """Which commit of a session is booked; None: no such session."""
+    query = "SELECT generation, used_ms FROM sessions WHERE tenant = ? AND session_id = ?"
+    row = db.execute(query, (tenant, session_id)).fetchone()
+    return Mark(*row) if row else None
+
+
+def drop_session(db: sqlite3.Connection, tenant: str, session_id: str) -> None:
+    """With all that it names; the objects stay."""
+    query = "DELETE FROM sessions WHERE tenant = ? AND session_id = ?"
+    db.execute(query, (tenant, session_id))
+
+
+def own_objects(db: sqlite3.Connection, tenant: str, session_id: str, now_ms: int) -> list[bytes]:
+    """Names of what only this session names, and nobody is about to name."""
+    found = db.execute(
+        "SELECT name FROM names JOIN objects ON name = object"
+        " WHERE session = ? AND holders = 1 AND young_ms <= ?",
+        (session_number(db, tenant, session_id), now_ms),
+    )
+    return [row[0] for row in found]
 
 
 def manifests_bytes(db: sqlite3.Connection, tenant: str, session_id: str) -> int:
@@ -235,24 +267,14 @@ def sessions(
     found = db.execute(
         "SELECT tenant, session_id, generation, tokens, num_kv, bytes + (SELECT"
         " coalesce(sum(o.bytes), 0) FROM names JOIN objects o ON name = object WHERE session = id),"
-        f" pinned, created_ms, used_ms, model FROM sessions WHERE {where}"
+        " pinned, created_ms, used_ms, model, (SELECT count(*) FROM names WHERE session = id"
+        f" AND substr(object, 1, 1) = {STATE}) FROM sessions WHERE {where}"
         " ORDER BY tenant, session_id LIMIT ?",
         (*values, limit),
     )
     return [session_row(row) for row in found]
 
 
-def session_row(row: tuple[str, str, int, int, int, int, int, int, int, str]) -> SessionRow:
-    tenant, session_id, generation, tokens, num_kv, num_bytes, pinned, created, used, model = row
-    return SessionRow(
-        tenant,
-        session_id,
-        generation,
-        tokens,
-        num_kv,
-        num_bytes,
-        bool(pinned),
-        created,
-        used,
-        model,
-    )
+def session_row(row: Sequence[Any]) -> SessionRow:
+    fields: dict[str, Any] = dict(zip(SessionRow.__slots__, row, strict=True))
+    return SessionRow(**fields | {"pinned": bool(fields["pinned"])})

@@ -161,7 +161,8 @@ class Sessions:
         self._files.create_empty(folder / fence_name(fence))
         self._files.sync_folder(folder)
         for number in older:
-            self._files.remove(folder / fence_name(number))
+            with suppress(DiskError):
+                self._files.remove(folder / fence_name(number))
         return fence
 
     def _known_fence(self, folder: Path) -> int:

@@ -12,7 +12,7 @@ and the command share one folder. Nothing here is called between two decode step
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import BoundedSemaphore
 from typing import Final
@@ -25,7 +25,7 @@ from kv_tier.chain import Chain, read_salt
 from kv_tier.collect import Collected, Collector
 from kv_tier.counters import Counters
 from kv_tier.fetch import Fetcher
-from kv_tier.files import DiskError, OsFiles
+from kv_tier.files import DiskError, DiskFull, OsFiles
 from kv_tier.fork import NoSession, SessionExists, forked
 from kv_tier.ledger import Ledger
 from kv_tier.ledger_rows import Stored
@@ -38,6 +38,7 @@ from kv_tier.prefix import Prefix, Resident, Sizes
 from kv_tier.sessions import Sessions
 
 log = structlog.get_logger(part="kv")
+PREFETCH_BYTES: Final = 4 << 30  # of one session: more would push others out of RAM
 PREFETCHES: Final = 64  # that may wait; more are for nothing, the request is there before them
 
 
@@ -109,48 +110,40 @@ class KvTier:
         Raises DiskFull when eviction found nothing more to drop, DiskError. What was written
         before that stays.
         """
-        num_bytes, done = 0, list[tuple[bytes, int]]()
-        drop_cache = is_tight()
+        num_bytes, drop_cache = 0, is_tight()
+        new, were_there = list[Stored](), list[Stored]()
         try:
             for source in sources:
                 assert source.tenant == tenant, (source.tenant, tenant)
-                num_bytes += self._put_one(source, drop_cache)
-                done.append((name_of(source.kind, source.key), source.num_tokens))
+                stored = stored_of(source)
+                if self.objects.has(source.kind, source.key):
+                    self.objects.write(source)  # is nothing, but sync makes its name durable
+                    were_there.append(stored)
+                else:
+                    num_bytes += self._write(source, stored, drop_cache)
+                    new.append(stored)
         finally:
-            if done:
+            if new or were_there:
                 self.objects.sync()
-        if done and seconds > 0:
-            with suppress(DiskError):  # only books
-                self.ledger.price(done, seconds)
-        self._counters.add(written_objects=len(done), written_bytes=num_bytes)
+        with suppress(DiskError):  # only books
+            self.ledger.record(were_there)
+            if seconds > 0 and new:
+                num_tokens = sum(one.num_tokens for one in (*new, *were_there))
+                self.ledger.price(new, seconds / num_tokens)
+        self._counters.add(written_objects=len(new), written_bytes=num_bytes)
         return num_bytes
 
-    def _put_one(self, source: Source, drop_cache: bool) -> int:
-        """Bytes written; 0: it was there. In both cases it waits for a manifest now."""
-        num_bytes = file_bytes(sum(memoryview(part).nbytes for part in source.parts))
-        stored = Stored(
-            name_of(source.kind, source.key),
-            source.tenant,
-            num_bytes,
-            source.num_tokens,
-            parent_name(source.parent),
-        )
-        if self.objects.has(source.kind, source.key):
-            self.objects.write(source)  # it is not written, but its name is durable after sync
-            self.ledger.record(stored)
-            return 0
-        with self._budget.reserved(source.tenant, num_bytes) as reservation:
-            written = self.objects.write(source, drop_cache=drop_cache)
-            self.ledger.record(stored, reservation)
-        return written
+    def _write(self, source: Source, stored: Stored, drop_cache: bool) -> int:
+        """Bytes written; 0: somebody else was quicker."""
+        with self._budget.reserved(source.tenant, stored.num_bytes) as reservation:
+            num_bytes = self.objects.write(source, drop_cache=drop_cache)
+            self.ledger.record([stored], reservation)
+        return num_bytes
 
     def commit(self, manifest: Manifest) -> None:
         """From now on the session is so.   Raises StaleFence, DiskFull, DiskError."""
-        more = manifest_bytes(manifest)
-        with suppress(DiskError):
-            more -= self.ledger.manifests_bytes(manifest.tenant, manifest.session_id)
-        room = self._budget.reserved(manifest.tenant, more) if more > 0 else nullcontext()
-        with room as reservation:
+        with ExitStack() as stack:
+            reservation = self._reserve_log(manifest, stack)
             self.sessions.commit(manifest)
         try:
             self.ledger.commit(manifest, reservation)
@@ -158,6 +151,22 @@ class KvTier:
             log.warning("the ledger does not know of a commit", error=str(error))
             with suppress(DiskError):
                 self.ledger.release(reservation or 0)
+
+    def _reserve_log(self, manifest: Manifest, stack: ExitStack) -> int | None:
+        """Room for a manifest; None: none is wanted, or the ledger is out of order.
+
+        A log is more than books: it is kept without them.   Raises DiskFull.
+        """
+        try:
+            more = manifest_bytes(manifest)
+            more -= self.ledger.manifests_bytes(manifest.tenant, manifest.session_id)
+            if more > 0:
+                return stack.enter_context(self._budget.reserved(manifest.tenant, more))
+        except DiskFull:
+            raise
+        except DiskError as error:
+            log.warning("the ledger is out of order", error=str(error))
+        return None
 
     def fork(self, tenant: str, source: str, target: str, position: int | None = None) -> Manifest:
         """A new session that begins as another did, up to `position`; None: all of it.
@@ -225,9 +234,15 @@ class KvTier:
 
     def _prefetch(self, tenant: str, session_id: str) -> None:
         try:
-            manifest = self.sessions.head(tenant, session_id)
+            manifest = None if is_tight() else self.sessions.head(tenant, session_id)
+            room = PREFETCH_BYTES
             for link in links_of(manifest) if manifest is not None else ():
-                self.objects.prefetch(*kind_and_key(link.name))
+                kind, key = kind_and_key(link.name)
+                with suppress(FileNotFoundError):
+                    room -= self.objects.path(kind, key).stat().st_size
+                    if room < 0:
+                        break
+                    self.objects.prefetch(kind, key)
             self._counters.add(prefetched_sessions=1)
         except Exception as error:  # a hint that is not taken
             log.debug("nothing is prefetched", session=session_id, error=str(error))
@@ -235,7 +250,17 @@ class KvTier:
             self._prefetches.release()
 
     def stats(self) -> dict[str, float]:
-        """Counters of this process and sizes of the folder, by name.   Raises DiskError."""
+        """Sums of this process, and sizes of the folder as they are, by name.
+
+        hits, misses, skipped, bad_files, prefetched_sessions   of fetches, files, prefetches
+        tokens_ram, tokens_cache, tokens_disk, skipped_tokens   by where they came from
+        bytes_cache, bytes_disk, seconds_saved                  read, and gained by it
+        written_objects, written_bytes, evicted_objects, evicted_bytes, undeletable
+        bytes, objects, sessions, reserved_bytes, quota_bytes   now; of all processes
+        cache_bytes_per_s, disk_bytes_per_s                     of restores, as measured
+
+        Raises DiskError.
+        """
         totals = self.ledger.totals()
         speeds = self._loader.speeds.read()
         return self._counters.read() | {
@@ -259,3 +284,14 @@ class KvTier:
         if manifest is None:
             raise NoSession(tenant, session_id)
         return manifest
+
+
+def stored_of(source: Source) -> Stored:
+    """What the ledger will know of it."""
+    return Stored(
+        name_of(source.kind, source.key),
+        source.tenant,
+        file_bytes(sum(memoryview(part).nbytes for part in source.parts)),
+        source.num_tokens,
+        parent_name(source.parent),
+    )

@@ -20,8 +20,10 @@ import xxhash
 from redis.exceptions import RedisError
 
 from router.loop import Router
+from router.prefetch import Prefetch
 from workers.address import parse_networks
 from workers.log import logger
+from workers.session.files import open_tier
 from workers.settings import Settings, settings
 from workers.store import Store
 from workers.text.text_model import TextModel
@@ -123,7 +125,14 @@ def main(arguments: list[str]) -> int:
         return BAD_CONFIG
     try:
         text, name = load_text(config, stop), arguments[0] if arguments else own_name(config)
-        router = Router(Store.of(config), name, text, allow, stop_asked=lambda: stop.asked)
+        router = Router(
+            Store.of(config),
+            name,
+            text,
+            allow,
+            stop_asked=lambda: stop.asked,
+            prefetch=Prefetch(lambda: open_tier(config).prefetch).ask,
+        )
         run_through_outages(router, stop)
     except Stopped:
         log.info("stopped")

@@ -5,8 +5,10 @@ stream. The limits of admission stand in sampling.py, prompt.py and fields.py, w
 schema.py publishes them.
 
 An absent id becomes CLASS-<entry id>, an absent max_tokens all that the context leaves, an absent
-seed a hash of the id. Unknown fields are ignored; known ones that this version cannot honour are
-refused, never ignored.
+seed a hash of the id. A session's messages are checked and measured here; what they make with the
+session's history is known when their turn comes (workers/session/compose.py).
+
+Unknown fields are ignored; known ones that this version cannot honour are refused, never ignored.
 """
 
 import re
@@ -23,10 +25,11 @@ from router.fields import (
     metadata_of,
     model_of,
     refuse_unsupported,
+    session_of,
     sla_of,
     webhook_of,
 )
-from router.prompt import prompt_tokens, source_of
+from router.prompt import prompt_of, source_of
 from router.refusal import Refused, shown
 from router.sampling import sampling_params
 from workers.address import Networks
@@ -162,19 +165,24 @@ def request_of(
     arrival_ms = arrival(entry_id, door.now_ms)
     model, sla_class = model_of(values, door.text.name), sla_of(values, sla)
     deadline_ms, metadata = deadline_of(values, arrival_ms), metadata_of(values)
-    token_ids = prompt_tokens(values, door.text)
-    room, why = room_after(len(token_ids), door, source_of(values))
+    session_id, mode = session_of(values)
+    prompt = prompt_of(values, door.text, None if session_id is None else mode)
+    room, why = room_after(prompt.num_tokens, door, source_of(values))
     return Request(
         id=sender.request_id,
         tenant=sender.tenant,
         model=model,
-        token_ids=tuple(token_ids),
+        token_ids=prompt.token_ids,
         sla=sla_class,
         arrival_ms=arrival_ms,
         deadline_ms=deadline_ms,
         params=sampling_params(values, request_id=sender.request_id, room=room, why_room=why),
         webhook=sender.webhook,
         metadata=metadata,
+        session_id=session_id,
+        session_mode=mode,
+        messages=prompt.messages,
+        variables=dict(prompt.variables),
     )
 
 

@@ -16,8 +16,11 @@ DEAD_BODY_BYTES_MAX: Final = 16_384  # of a message, kept in its dead letter
 log = logger("router")
 
 
-def dispatch(store: Store, entry: Entry, request: Request, route: Route) -> None:
-    """Into the queue of its pool, unless it is there already."""
+def dispatch(store: Store, entry: Entry, request: Request, route: Route) -> bool:
+    """Into the queue of its pool, or behind its session's other requests.
+
+    False: it is there already, or another router's.
+    """
     outcome = store.route(
         sla=entry.sla,
         entry_id=entry.entry_id,
@@ -26,6 +29,7 @@ def dispatch(store: Store, entry: Entry, request: Request, route: Route) -> None
         reason=route.reason,
     )
     log.debug(outcome, id=request.id, sla=entry.sla, pool=route.pool)
+    return outcome in ("routed", "waits")
 
 
 def refuse(store: Store, entry: Entry, reject: Reject) -> None:

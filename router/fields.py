@@ -1,4 +1,4 @@
-"""The fields beside prompt and sampling: version, model, class, deadline, webhook, metadata.
+"""The fields beside prompt and sampling: version, model, class, deadline, session, webhook, ...
 
 Each function takes all fields and gives the value of its own, or raises Refused and names it.
 """
@@ -13,6 +13,8 @@ from workers.address import Networks, check_url
 from workers.wire import (
     DEFAULT_SECRET,
     SECRET_ID,
+    SESSION_ID,
+    SESSION_MODES,
     SLA_CLASSES,
     TERMINAL,
     VERSION,
@@ -25,7 +27,6 @@ METADATA_BYTES_MAX: Final = 16_384  # as JSON
 METADATA_DEPTH_MAX: Final = 8
 
 ONE_ANSWER: Final = "must be 1: several answers to one request are not offered"
-NO_SESSIONS: Final = "sessions are not offered in this version; send the whole conversation"
 NO_TOOLS: Final = "tools are not offered in this version"
 NOT_OFFERED: Final = "is not offered in this version"
 
@@ -33,8 +34,6 @@ NOT_OFFERED: Final = "is not offered in this version"
 UNSUPPORTED: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
     "n": ((1,), ONE_ANSWER),
     "best_of": ((1,), ONE_ANSWER),
-    "session_id": ((), NO_SESSIONS),
-    "session_mode": ((), NO_SESSIONS),
     "tools": (([],), NO_TOOLS),
     "tool_choice": (("none", "auto"), NO_TOOLS),
     "functions": (([],), NO_TOOLS),
@@ -83,6 +82,23 @@ def deadline_of(values: Mapping[str, Any], arrival_ms: int) -> int | None:
     if not DEADLINE.holds(given):
         raise Refused("deadline_ms", f"must be {DEADLINE} (ms from arrival), got {shown(given)}")
     return arrival_ms + int(given)
+
+
+def session_of(values: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The session's name and what the messages are to it: "append", "history", or "" when it is
+    seen from them."""
+    if "session_id" not in values:
+        if "session_mode" in values:
+            raise Refused("session_mode", "goes with session_id only")
+        return None, ""
+    name, mode = values["session_id"], values.get("session_mode", "")
+    if not isinstance(name, str) or not SESSION_ID.fullmatch(name) or "--" in name:
+        allowed = "must be 1 to 64 of A-Z, a-z, 0-9, _ and -, without --"
+        raise Refused("session_id", f"{allowed}, got {shown(name)}")
+    if "session_mode" in values and mode not in SESSION_MODES:
+        allowed = f"must be one of {', '.join(SESSION_MODES)}"
+        raise Refused("session_mode", f"{allowed}, got {shown(mode)}")
+    return name, str(mode)
 
 
 def webhook_of(values: Mapping[str, Any], allow: Networks) -> WebhookTarget | None:

@@ -22,7 +22,7 @@ from router.turns import Turns
 from workers.address import Networks
 from workers.store import Store
 from workers.text.text_model import TextModel
-from workers.wire import POOLS, PoolLoad
+from workers.wire import POOLS, PoolLoad, Request
 
 ALIVE_EVERY_S: Final = 1.0
 ALIVE_TTL_S: Final = 5
@@ -44,7 +44,9 @@ class Router:
         allow: Networks,
         *,
         stop_asked: Callable[[], bool] = lambda: False,
+        prefetch: Callable[[str, str], object] = lambda tenant, session_id: None,
     ) -> None:
+        """prefetch: told of each session whose files will be wanted soon; never waits."""
         self.store = store
         self.consumer = Consumer(store, name)
         self.text = text
@@ -52,6 +54,7 @@ class Router:
         self.turns = Turns()
         self.held: list[Entry] = []
         self.stop_asked = stop_asked
+        self.prefetch = prefetch
         self.num_handled = 0
         self._loads: list[PoolLoad] = []
         self._loads_at = self._alive_at = float("-inf")
@@ -136,12 +139,17 @@ class Router:
             refuse(self.store, entry, request)
         elif request.deadline_ms is not None and request.deadline_ms <= now_ms:
             expire(self.store, entry, request)
-        elif isinstance(placed := route(request, loads, None), Route):
-            dispatch(self.store, entry, request, placed)
+        elif isinstance(placed := route(request, loads, self.home(request)), Route):
+            if dispatch(self.store, entry, request, placed) and request.session_id is not None:
+                self.prefetch(request.tenant, request.session_id)
         elif placed.forever:
             self.refuse(entry, Refused("max_tokens", placed.reason, "too_large"), fields)
         else:
             self.held.append(entry)
+
+    def home(self, request: Request) -> str | None:
+        """The pool that ran the session's last request."""
+        return self.store.session(request.session).get("pool") if request.session else None
 
     def refuse(self, entry: Entry, refused: Refused, fields: Mapping[str, Any]) -> None:
         """Refuses a message that is not to be admitted, whatever it asks for."""

@@ -1,10 +1,11 @@
-"""From prompt, messages or token_ids to the ids of the prompt's tokens.
+"""From prompt, messages or token_ids to the prompt: its token ids, or a session's messages.
 
 Shape and size are checked before any work is done.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from router.refusal import Refused, shown, text_of
@@ -20,12 +21,32 @@ VARIABLE: Final = re.compile(r"[a-z][a-z_]{0,63}")
 OWN_VARIABLES: Final = ("messages", "add_generation_prompt", "bos_token", "eos_token", "tools")
 
 
-def prompt_tokens(values: Mapping[str, Any], text: TextModel) -> list[int]:
-    """The prompt of a request, rendered and encoded: 1 to context_length - 1 ids."""
+@dataclass(frozen=True)
+class Prompt:
+    """What is to be answered. num_tokens: of what the request itself says.
+
+    messages, variables  of a session's request: its prompt is composed when its turn comes, for the
+                         history is known only then; token_ids is empty
+    """
+
+    token_ids: tuple[int, ...]
+    num_tokens: int
+    messages: tuple[dict[str, str], ...] = ()
+    variables: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+
+
+def prompt_of(
+    values: Mapping[str, Any], text: TextModel, session_mode: str | None = None
+) -> Prompt:
+    """The prompt of a request, rendered and encoded: 1 to context_length - 1 ids.
+
+    session_mode  of a request that belongs to a session; its messages are only measured
+    """
     source = source_of(values)
     variables = variables_of(values.get(VARIABLES, {}))
     if source == "messages":
-        token_ids = from_messages(values[source], text, variables)
+        messages = messages_of(values[source], text)
+        token_ids = rendered(messages, text, variables, session_mode)
     elif variables:
         raise Refused(VARIABLES, "goes with messages only, for only they are rendered")
     else:
@@ -33,7 +54,9 @@ def prompt_tokens(values: Mapping[str, Any], text: TextModel) -> list[int]:
     if not token_ids:
         raise Refused(source, "must not be empty")
     too_long(source, len(token_ids), text)
-    return token_ids
+    if source == "messages" and session_mode is not None:
+        return Prompt((), len(token_ids), tuple(messages), variables)
+    return Prompt(tuple(token_ids), len(token_ids))
 
 
 def source_of(values: Mapping[str, Any]) -> str:
@@ -106,18 +129,34 @@ def is_long(item: bool | int | float | str) -> bool:
     return isinstance(item, int) and abs(item) >= 1 << 53
 
 
-def from_messages(value: Any, text: TextModel, variables: Mapping[str, Any]) -> list[int]:
-    """A conversation as the chat API has it, rendered by the model's own template."""
+def messages_of(value: Any, text: TextModel) -> list[dict[str, str]]:
+    """A conversation as the chat API has it."""
     if not isinstance(value, list | tuple) or not value:
         raise Refused("messages", f"must be a list of at least one message, got {shown(value)}")
     if len(value) >= text.context_length:
         raise Refused("messages", f"must be fewer than {text.context_length}, got {len(value)}")
     messages = [message(f"messages[{index}]", item) for index, item in enumerate(value)]
     fits("messages", sum(len(item["content"].encode()) for item in messages), text)
+    return messages
+
+
+def rendered(
+    messages: Sequence[dict[str, str]],
+    text: TextModel,
+    variables: Mapping[str, Any],
+    session_mode: str | None,
+) -> list[int]:
+    """The conversation as the model's own template writes it.
+
+    What is appended to a session may be no conversation by itself: then only its texts count.
+    """
     try:
         return text.render(messages, **variables)
     except TemplateError as error:
-        raise Refused("messages", f"the model's chat template refuses them: {error}") from error
+        if session_mode is None or session_mode == "history":
+            reason = f"the model's chat template refuses them: {error}"
+            raise Refused("messages", reason) from error
+        return [token_id for item in messages for token_id in text.encode(item["content"])]
 
 
 def message(field: str, value: Any) -> dict[str, str]:

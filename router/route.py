@@ -54,12 +54,19 @@ def why(pool: str, ready: Sequence[PoolLoad], loads: Sequence[PoolLoad], home: s
     """The reason for the choice, for a person who looks at the job."""
     if pool == home:
         return f"{pool}: keeps the session"
+    if home is not None:
+        return f"{pool}: ready, {home} keeps the session and {absence(home, ready, loads)}"
     if pool == POOLS[0]:
         return f"{pool}: ready"
-    if any(load.pool == POOLS[0] for load in ready):
-        return f"{pool}: {POOLS[0]} cannot hold the request"
-    state = next((load.state for load in loads if load.pool == POOLS[0]), "not reporting")
-    return f"{pool}: ready, {POOLS[0]} is {state}"
+    return f"{pool}: ready, {POOLS[0]} {absence(POOLS[0], ready, loads)}"
+
+
+def absence(pool: str, ready: Sequence[PoolLoad], loads: Sequence[PoolLoad]) -> str:
+    """Why a pool is not the one."""
+    if any(load.pool == pool for load in ready):
+        return "cannot hold the request"
+    state = next((load.state for load in loads if load.pool == pool), "not reporting")
+    return f"is {state}"
 
 
 def holds(load: PoolLoad, request: Request) -> bool:

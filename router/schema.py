@@ -17,7 +17,14 @@ from router.prompt import (
     VARIABLES_MAX,
 )
 from router.sampling import LOGPROBS, RANGES, STOP_CHARS_MAX, STOP_MAX, Range
-from workers.wire import SECRET_ID, SLA_CLASSES, TERMINAL, VERSION
+from workers.wire import (
+    SECRET_ID,
+    SESSION_ID,
+    SESSION_MODES,
+    SLA_CLASSES,
+    TERMINAL,
+    VERSION,
+)
 
 Schema = dict[str, Any]
 
@@ -64,6 +71,7 @@ def request_schema() -> Schema:
             **identity(),
             **prompt(),
             **sampling(),
+            **session(),
             **unsupported(),
             VARIABLES: template_variables(),
             "webhook": WEBHOOK,
@@ -71,6 +79,7 @@ def request_schema() -> Schema:
             "metadata": {"type": "object", "description": "comes back with the result"},
         },
         "oneOf": [{"required": [source]} for source in prompt()],
+        "dependentRequired": {"session_mode": ["session_id"]},
     }
 
 
@@ -92,6 +101,14 @@ def prompt() -> Schema:
         "prompt": {"anyOf": [{**TEXT, "minLength": 1}, TOKEN_IDS]},
         "messages": {"type": "array", "items": MESSAGE, "minItems": 1},
         "token_ids": TOKEN_IDS,
+    }
+
+
+def session() -> Schema:
+    mode = "absent: history if messages hold a system or assistant message, or the first one known"
+    return {
+        "session_id": {**TEXT, "pattern": f"^(?!.*--){SESSION_ID.pattern}$"},
+        "session_mode": {"enum": list(SESSION_MODES), "description": mode},
     }
 
 

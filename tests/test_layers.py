@@ -22,6 +22,7 @@ TOP = "ingest.command"  # the lockstep command stands on top of everything and m
 # What ingest and router may know of workers (DESIGN.md, the table of layers).
 VOCABULARY = {
     "workers.wire",
+    "workers.wire_fields",
     "workers.settings",
     "workers.store",
     "workers.text",

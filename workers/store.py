@@ -29,13 +29,15 @@ from workers.wire import (
     Request,
     TokenEvent,
     WebhookTarget,
+    token_entry_id,
+)
+from workers.wire_fields import (
     end_fields,
     parse_entry,
     parse_job,
     parse_session,
     parse_webhook,
     request_fields,
-    token_entry_id,
     token_fields,
     webhook_fields,
 )

@@ -247,9 +247,18 @@ def entry_of(letter: Letter, new_id: str) -> dict[str | bytes, bytes]:
 
 
 def client_fields(request: Request, new_id: str) -> dict[str, Any]:
-    """What a client would send for an admitted request. Its deadline has passed and is left out."""
-    names = ("v", "tenant", "model", "token_ids", "metadata", "webhook")
+    """What a client would send for an admitted request. Its deadline has passed and is left out.
+
+    A prompt that was composed already is the whole history as it was then.
+    """
+    names = ["v", "tenant", "model", "metadata", "webhook", "session_id", "session_mode"]
     whole = msgspec.to_builtins(request)
+    whole["session_mode"] = "history" if request.composed else request.session_mode or None
+    if request.messages and not request.composed:
+        names += ["messages", "chat_template_kwargs"]
+        whole["chat_template_kwargs"] = request.variables
+    else:
+        names += ["token_ids"]
     params = {name: value for name, value in whole["params"].items() if value is not None}
     told = {name: whole[name] for name in names if whole[name] is not None}
     return {**told, **params, "id": new_id}

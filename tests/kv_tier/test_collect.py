@@ -7,7 +7,7 @@ import pytest
 
 from kv_tier.budget import TierLimits
 from kv_tier.collect import Collected
-from kv_tier.ledger_rows import Room
+from kv_tier.ledger_rows import Mark, Room
 from tests.kv_tier.talker import BLOCK_FILE, Talker, tokens_of
 
 DAY_MS = 86_400_000
@@ -73,6 +73,32 @@ def test_reservations_of_the_dead_go(talker):
     talker.clock.ms += 3_600_001
     assert talker.tier.collect().reservations == 1
     assert talker.tier.ledger.reserved_bytes() == 0
+
+
+def test_who_commits_while_a_collector_looks_knows_better(talker):
+    old = talker.say("anna", "s1", TOKENS)
+    talker.clock.ms += 1
+    new = talker.say("anna", "s1", tokens_of(1, 769))
+    ledger = talker.tier.ledger
+    before, now = Mark(old.generation, old.used_ms), Mark(new.generation, new.used_ms)
+    for mark, head in ((before, old), (before, None), (None, old)):
+        ledger.mend(("anna", "s1"), mark, head)
+    assert ledger.session("anna", "s1").num_tokens == 769
+    assert ledger.orphans() == []
+    ledger.mend(("anna", "s1"), now, old)
+    assert ledger.session("anna", "s1").num_tokens == 513
+    ledger.mend(("anna", "s1"), before, None)
+    assert ledger.session("anna", "s1") is None
+
+
+def test_a_commit_that_was_not_booked_is_found_by_its_generation(talker):
+    """The log of a turn, and the manifest that names its KV, have the same time."""
+    talker.say("anna", "s1", TOKENS)
+    talker.tier.put("anna", talker.sources("anna", tokens_of(1, 768)))
+    talker.tier.sessions.commit(talker.manifest("anna", "s1", tokens_of(1, 769)))
+    talker.clock.ms += 11 * 60_000
+    assert talker.tier.collect() == Collected()
+    assert talker.hit("anna", tokens_of(1, 769)) == 768
 
 
 def test_what_a_killed_process_did_not_tell_is_found(talker, tmp_path):

@@ -164,7 +164,7 @@ def test_the_world_is_busy_enough_to_say_something(tmp_path):
         if turn % 7 == 6:
             world.step("drop", who, 0, 0)
     world.check()
-    evicted = sum(one.tier.stats().get("evicted_objects", 0) for one in world.talkers.values())
+    evicted = sum(one.tier.stats()["evicted_objects"] for one in world.talkers.values())
     assert world.hits > 30
     assert evicted > 10
     with closing(world.talkers[LLAMA]), closing(world.talkers[HYBRID]):

@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,38 @@ def test_reservations_of_a_process_that_is_no_more_are_released(talker, tmp_path
     talker.clock.ms += RESERVED_MS + 1
     assert ledger.release_dead() == 1, "too old to be anybody's"
     ledger.release(kept)
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.kv_tier.talker import Talker, tokens_of
+talker = Talker(Path(sys.argv[1]))
+talker.say("anna", "first", [1, 2, 3])
+print("begun", flush=True)
+for turn in range(1, 1000):
+    talker.say("anna", f"s{turn % 5}", tokens_of(turn % 5, 100 + 40 * turn))
+    if turn % 4 == 0:
+        talker.tier.fork("anna", f"s{turn % 5}", f"fork{turn}")
+    if turn % 9 == 0:
+        talker.tier.drop("anna", f"s{(turn + 1) % 5}")
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.2, 0.5])
+def test_books_that_a_killed_writer_left_are_mended_by_collect(talker, tmp_path, seconds):
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "kv")]
+    writer = subprocess.Popen(command, cwd=Path.cwd(), stdout=subprocess.PIPE)
+    assert writer.stdout.readline() == b"begun\n"
+    time.sleep(seconds)
+    writer.kill()
+    writer.wait()
+    talker.tier.collect()
+    found, expected = books(talker.tier.ledger), fresh(talker, tmp_path)
+    assert found["sessions"] == expected["sessions"] != []
+    assert found["totals"] == expected["totals"]
+    assert found["names"] == expected["names"]
+    assert talker.tier.ledger.reserved_bytes() == 0
 
 
 def test_another_process_of_the_same_number_is_another_process():

@@ -38,7 +38,7 @@ def test_a_load_that_failed_is_not_counted_as_a_hit(tmp_path):
         files.is_bad = True
         assert talker.hit("anna", TOKENS) == 0
         stats = talker.tier.stats()
-        assert stats.get("hits", 0) == 0
+        assert stats["hits"] == 0
         assert stats["misses"] == 1
 
 

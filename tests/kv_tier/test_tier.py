@@ -1,7 +1,10 @@
 """What the tier promises as a whole: put, commit, drop, pin, and what it says of itself."""
 
+from pathlib import Path
+
 import pytest
 
+from kv_tier.files import DiskError, DiskFull
 from kv_tier.fork import NoSession
 from kv_tier.sessions import BadName, StaleFence
 from tests.kv_tier.talker import BLOCK_FILE, HYBRID, LLAMA, STATE_FILE, Talker, tokens_of
@@ -28,6 +31,9 @@ def test_what_computing_took_is_shared_out_by_tokens(talker):
     query = "SELECT seconds FROM objects"
     seconds = talker.tier.ledger._file.read(lambda db: db.execute(query).fetchall())
     assert seconds == [(4.0,), (4.0,)]
+    talker.tier.put("anna", talker.sources("anna", TOKENS[:768], state=False), seconds=6.0)
+    seconds = talker.tier.ledger._file.read(lambda db: db.execute(query).fetchall())
+    assert sorted(seconds) == [(pytest.approx(6.0 * 188 / 700),), (4.0,), (4.0,)]
 
 
 def test_sources_may_be_made_one_by_one(talker):
@@ -52,6 +58,33 @@ def test_a_late_writer_cannot_commit(talker):
         talker.tier.commit(late)
     assert talker.tier.ledger.session("anna", "s1") == before
     assert talker.tier.ledger.reserved_bytes() == 0
+
+
+def out_of_order(*_args):
+    raise DiskError(Path("ledger.sqlite"), OSError(5, "Input/output error"))
+
+
+@pytest.mark.parametrize("method", ["reserve", "manifests_bytes", "commit"])
+def test_a_log_is_kept_when_the_ledger_is_out_of_order(talker, method):
+    really = getattr(talker.tier.ledger, method)
+    setattr(talker.tier.ledger, method, out_of_order)
+    manifest = talker.manifest("anna", "s1", TOKENS, kv=False)
+    talker.tier.commit(manifest)
+    setattr(talker.tier.ledger, method, really)
+    assert talker.tier.sessions.head("anna", "s1") == manifest
+    talker.tier.collect()
+    assert talker.tier.ledger.session("anna", "s1").num_tokens == 700
+    assert talker.tier.ledger.reserved_bytes() == 0
+
+
+def test_a_ledger_without_room_is_a_full_disk(talker):
+    """SQLite's own word for it; what is there is still found."""
+    talker.say("anna", "s1", TOKENS)
+    talker.tier.ledger._file.read(lambda db: db.execute("PRAGMA max_page_count = 1").fetchall())
+    with pytest.raises(DiskFull):
+        for turn in range(2, 200):
+            talker.tier.put("anna", talker.sources("anna", tokens_of(turn, 600)))
+    assert talker.hit("anna", TOKENS) == 699
 
 
 def test_dropping_a_session_takes_its_own_objects(talker):

@@ -22,7 +22,7 @@ BAD = [  # fields, the field that is named
     ({**PROMPT, "sla": "urgent"}, "sla"),
     ({**PROMPT, "id": "a--b"}, "id"),
     ({**PROMPT, "webhook": {"url": "https://169.254.169.254/latest"}}, "webhook.url"),
-    ({**PROMPT, "session_id": "s"}, "session_id"),
+    ({**PROMPT, "session_id": "../s"}, "session_id"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
         "messages[0].content[0]",

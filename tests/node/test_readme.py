@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TOUR = (ROOT / "README.md").read_text().split("## Five minutes")[1].split("\n## ")[0]
-BLOCKS = re.findall(r"```(sh|python)\n(.*?)```", TOUR, re.DOTALL)
+README = (ROOT / "README.md").read_text()
 PATIENCE_S = 120
+
+
+def blocks_of(section: str) -> list[tuple[str, str]]:
+    """(language, text) of each block that a reader runs."""
+    text = README.split(f"## {section}\n")[1].split("\n## ")[0]
+    return re.findall(r"```(sh|python)\n(.*?)```", text, re.DOTALL)
+
 
 LOCKSTEP = f'#!/bin/sh\nexec {sys.executable} -m ingest.command.main "$@"\n'
 REDIS_CLI = f"""#!{sys.executable}
@@ -64,9 +70,22 @@ def tour(make_node, tmp_path, free_port):
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the tour begins with curl")
 def test_the_tour_goes_as_it_is_written(tour):
-    asked, streamed, queued, _, posted, verified = [tour.run(*block) for block in BLOCKS]
+    asked, streamed, queued, _, posted, verified = [
+        tour.run(*block) for block in blocks_of("Five minutes")
+    ]
     assert json.loads(asked)["choices"][0]["message"]["content"]
     assert streamed.strip()
     assert "Paris" in queued and "finished" in queued
     assert posted.splitlines()[-1].startswith("job.finished tour-2 ")
     assert verified
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="sessions begin with curl")
+def test_sessions_go_as_they_are_written(tour):
+    asked, managed = [tour.run(*block) for block in blocks_of("Sessions")]
+    first, second = [json.loads(line) for line in asked.replace("}{", "}\n{").splitlines()]
+    assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    kept = first["usage"]["total_tokens"] - 1
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= kept
+    assert all(word in managed for word in ("tour", "smollm2-135m", "0 damaged", "pinned"))
+    assert '"deleted":true' in managed.replace(" ", "")

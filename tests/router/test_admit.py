@@ -286,3 +286,69 @@ def test_what_the_template_is_told_reaches_it(tmp_path, text_home):
             {**fields, "chat_template_kwargs": told}, door, sla="batch", entry_id="1-1", plain=False
         )
         assert list(request.token_ids) == text.encode(said)
+
+
+# --- sessions ---
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+def test_a_sessions_messages_wait_for_their_history(door):
+    messages = [user("Hello")]
+    fields = {"messages": messages, "session_id": "a-B_9", "session_mode": "append"}
+    request = take(door, fields)
+    assert (request.session_id, request.session_mode) == ("a-B_9", "append")
+    assert (request.token_ids, request.messages) == ((), tuple(messages))
+    assert not request.composed
+    room = door.text.context_length - len(door.text.render(messages))
+    assert request.params.max_tokens == room
+
+
+def test_a_sessions_prompt_is_encoded_at_the_door(door):
+    request = good(door, session_id="s")
+    assert request.token_ids == tuple(door.text.encode("Hello"))
+    assert (request.messages, request.session, request.composed) == ((), "s", False)
+
+
+def test_a_line_end_is_no_part_of_a_name(door):
+    """Python's $ would let it through."""
+    assert take(door, {"prompt": "Hello", "session_id": "a\n"}).field == "session_id"
+
+
+def test_a_session_belongs_to_its_tenant(door):
+    assert good(door, session_id="s", tenant="acme", id="a").session == "acme--s"
+
+
+def test_what_the_template_is_told_waits_with_the_messages(door):
+    told = {"enable_thinking": False}
+    fields = {"messages": [user("Hello")], "session_id": "s", "chat_template_kwargs": told}
+    assert take(door, fields).variables == told
+    assert take(door, {**fields, "session_id": None}).variables == {}
+
+
+def test_what_is_new_must_fit_by_itself(door):
+    fields = {"messages": [user("x " * 300)], "session_id": "s"}
+    reject = take(door, fields)
+    assert (reject.field, reject.code) == ("messages", "context_length_exceeded")
+    reject = take(door, {"messages": [user("x")], "session_id": "s", "max_tokens": 128})
+    assert reject.field == "max_tokens"
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_taken"), [({}, True), ({"session_mode": "append"}, True), (None, False)]
+)
+def test_what_is_appended_need_be_no_conversation(tmp_path, text_home, mode, is_taken):
+    """Whether the template takes it is seen when the history stands before it."""
+    folder = tmp_path / "model"
+    shutil.copytree(text_home / "models" / "tiny-llama", folder)
+    card = json.loads((folder / "card.json").read_text())
+    card["text"]["template"] = "{{ raise_exception('roles must alternate') }}"
+    (folder / "card.json").write_text(json.dumps(card))
+    door = Door(text=TextModel.load(folder), now_ms=1, allow=())
+    session = {"session_mode": "history"} if mode is None else mode
+    answer = take(door, {"messages": [user("Hello")], "session_id": "s", **session})
+    assert isinstance(answer, Request) == is_taken
+    if not is_taken:
+        assert "roles must alternate" in answer.reason

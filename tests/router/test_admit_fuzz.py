@@ -53,7 +53,24 @@ PLAUSIBLE = st.fixed_dictionaries(
         "deadline_ms": st.integers(1, 10**9),
         "metadata": st.dictionaries(st.text(max_size=5), st.integers(0, 2**64 - 1) | st.text()),
         "webhook": st.just({"url": HOOK, "events": ["finished"]}),
+        "session_id": st.from_regex(r"[A-Za-z0-9_]{1,64}", fullmatch=True),
     },
+)
+
+
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "role": st.sampled_from(["system", "user", "assistant"]),
+            "content": st.text(max_size=10),
+        }
+    ),
+    min_size=1,
+    max_size=3,
+)
+OF_A_SESSION = st.fixed_dictionaries(
+    {"messages": MESSAGES, "session_id": st.just("s")},
+    optional={"session_mode": st.sampled_from(["append", "history"])},
 )
 
 
@@ -69,7 +86,7 @@ def test_admit_never_raises_and_always_says_the_same(door, fields, plain):
         without_surrogates([first.reason, first.field, first.request_id])
 
 
-@given(fields=PLAUSIBLE)
+@given(fields=PLAUSIBLE | OF_A_SESSION)
 def test_a_request_survives_the_wire(door, fields):
     request = take(door, fields)
     assert isinstance(request, (Request, Reject))

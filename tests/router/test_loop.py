@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from router.consumer import RING_BLOCK_S
-from router.loop import BATCHES_QUEUED, Router
+from router.loop import BATCHES_QUEUED, LOADS_AGE_S, Router
 from workers.address import parse_networks
 from workers.wire import GROUP, KEEP_S, SLA_CLASSES, Request, WebhookTarget
 
@@ -131,7 +131,7 @@ BAD = [
     ({b"prompt": b"Hello", b"sla": b"batch"}, "bad_request"),
     ({b"prompt": b"Hello", b"webhook_url": b"https://10.0.0.1/"}, "bad_request"),
     ({b"prompt": b"Hello", b"id": b"a--b"}, "bad_request"),
-    ({b"prompt": b"Hello", b"session_id": b"s"}, "unsupported"),
+    ({b"prompt": b"Hello", b"session_id": b"../s"}, "bad_request"),
 ]
 
 
@@ -315,3 +315,54 @@ def test_the_streams_have_an_expiry_that_a_living_router_renews(store, make_rout
     router._housekeeping_at = float("-inf")
     router.turn()
     assert store.redis.ttl(store.keys.requests("batch")) == KEEP_S
+
+
+# --- sessions ---
+
+
+def ask(store, request_id, session_id="s", **fields):
+    messages = [{"role": "user", "content": "Hello"}]
+    asked = {"id": request_id, "messages": messages, "session_id": session_id, **fields}
+    return add(store, asked)
+
+
+def test_requests_of_a_session_are_queued_one_at_a_time(store, report, make_router):
+    report()
+    for request_id in ("r1", "r2"):
+        ask(store, request_id)
+    ask(store, "r3", session_id="other")
+    drain(make_router())
+    assert queued(store) == ["r1", "r3"]
+    assert store.job("r2")["reason"].endswith("; waits for its session, behind 1")
+    assert left(store) == (0, 0)
+
+
+def test_a_session_goes_home(store, report, make_router):
+    """To the pool that ran it last, although the other one is preferred."""
+    report("cpu")
+    router = make_router()
+    ask(store, "r1")
+    drain(router)
+    [item] = store.claim("cpu", "w1", 1)
+    store.cancel("r1")
+    store.hand_back("cpu", [item])
+    report("gpu")
+    time.sleep(LOADS_AGE_S)
+    ask(store, "r2")
+    ask(store, "r3", session_id="other")
+    drain(router)
+    assert (queued(store, "cpu"), queued(store, "gpu")) == (["r2"], ["r3"])
+    assert store.job("r2")["reason"] == "cpu: keeps the session"
+
+
+def test_files_of_a_routed_session_are_asked_for(store, report, text):
+    told = []
+    router = Router(store, "router-0", text, (), prefetch=lambda *session: told.append(session))
+    router.join()
+    report()
+    ask(store, "r1")
+    ask(store, "r2", tenant="acme")
+    ask(store, "r1")
+    add(store, {"prompt": "Hello"})
+    drain(router)
+    assert told == [("default", "s"), ("acme", "s")]

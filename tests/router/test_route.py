@@ -25,10 +25,19 @@ def pool(name, state="ready", blocks=4, model="m"):
         (
             [pool("cpu"), pool("gpu", blocks=1)],
             None,
-            Route("cpu", "cpu: gpu cannot hold the request"),
+            Route("cpu", "cpu: ready, gpu cannot hold the request"),
         ),
         ([pool("cpu"), pool("gpu")], "cpu", Route("cpu", "cpu: keeps the session")),
-        ([pool("cpu", "loading"), pool("gpu")], "cpu", Route("gpu", "gpu: ready")),
+        (
+            [pool("cpu", "loading"), pool("gpu")],
+            "cpu",
+            Route("gpu", "gpu: ready, cpu keeps the session and is loading"),
+        ),
+        (
+            [pool("cpu"), pool("gpu", blocks=1)],
+            "gpu",
+            Route("cpu", "cpu: ready, gpu keeps the session and cannot hold the request"),
+        ),
         ([pool("cpu", blocks=0)], None, Route("cpu", "cpu: ready, gpu is not reporting")),
     ],
 )

@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 
 from router.admit import Reject, admit
 from router.schema import request_schema
-from tests.router.test_admit_fuzz import GARBAGE, PLAUSIBLE
+from tests.router.test_admit_fuzz import GARBAGE, OF_A_SESSION, PLAUSIBLE
 from tests.router.wrong_fields import REFUSED, WRONG_MESSAGES
 
 VALIDATOR = Draft202012Validator(request_schema())
@@ -34,7 +34,7 @@ def test_the_schema_is_a_schema_and_is_json():
     json.dumps(request_schema(), allow_nan=False)
 
 
-@given(fields=PLAUSIBLE | GARBAGE)
+@given(fields=PLAUSIBLE | OF_A_SESSION | GARBAGE)
 def test_what_admit_takes_is_valid(door, fields):
     if isinstance(admit(fields, door, sla="batch", entry_id="1-1", plain=False), Reject):
         return

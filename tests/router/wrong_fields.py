@@ -99,8 +99,20 @@ REFUSED = [
     ({"metadata": {"a": "\udcff"}}, "metadata['a']", "valid UTF-8", "bad_request"),
     ({"n": 2}, "n", "several answers", "unsupported"),
     ({"best_of": 3}, "best_of", "several answers", "unsupported"),
-    ({"session_id": "s1"}, "session_id", "sessions are not offered", "unsupported"),
-    ({"session_mode": "append"}, "session_mode", "sessions are not offered", "unsupported"),
+    *[
+        ({"session_id": name}, "session_id", "1 to 64 of A-Z, a-z, 0-9, _ and -", "bad_request")
+        for name in ("", "../s", "a/b", "..", "a.b", "a--b", "a\nb", "a" * 65, "ä", "a b", 7, ["a"])
+    ],
+    ({"session_mode": "append"}, "session_mode", "goes with session_id only", "bad_request"),
+    *[
+        (
+            {"session_id": "s", "session_mode": mode},
+            "session_mode",
+            "append, history",
+            "bad_request",
+        )
+        for mode in ("", "replace", 5, ["append"])
+    ],
     ({"tools": [{"type": "function"}]}, "tools", "tools are not offered", "unsupported"),
     ({"tool_choice": "required"}, "tool_choice", "tools are not offered", "unsupported"),
     ({"response_format": {"type": "json_object"}}, "response_format", "only", "unsupported"),

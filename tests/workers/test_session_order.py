@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from workers.store import Store
-from workers.wire import GROUP, SLA_CLASSES, EndEvent, Keys, Request, SamplingParams, end_of
+from workers.wire import GROUP, SLA_CLASSES, EndEvent, Keys, Request, SamplingParams
+from workers.wire_fields import end_of
 
 DONE = EndEvent(status="finished", finish_reason="stop")
 

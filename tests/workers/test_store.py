@@ -5,16 +5,8 @@ import pytest
 from redis.exceptions import ResponseError
 
 from workers.store import Store
-from workers.wire import (
-    GROUP,
-    EndEvent,
-    Keys,
-    PoolLoad,
-    Request,
-    SamplingParams,
-    WebhookTarget,
-    end_of,
-)
+from workers.wire import GROUP, EndEvent, Keys, PoolLoad, Request, SamplingParams, WebhookTarget
+from workers.wire_fields import end_of
 
 BAD = EndEvent(status="failed", code="bad_request", error="max_tokens: must be at least 1")
 HOOK = WebhookTarget(url="http://127.0.0.1:1/hook")

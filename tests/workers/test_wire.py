@@ -12,15 +12,11 @@ from workers.wire import (
     TokenEvent,
     Usage,
     WebhookTarget,
-    end_fields,
     full_id,
-    parse_entry,
-    parse_job,
-    request_fields,
     split_id,
     token_entry_id,
-    token_fields,
 )
+from workers.wire_fields import end_fields, parse_entry, parse_job, request_fields, token_fields
 
 TOKENS = [
     TokenEvent(index=0, token_id=7, text="", digest="0" * 16),

@@ -84,19 +84,33 @@ class Finder:
 
     def _positions(self, reuse: Reuse, num_found: int, limit: int) -> Iterator[int]:
         """Where the beginning may end, the last first."""
-        tried = {limit}
-        for index in range(num_found + 1):
-            begin = index * BLOCK_TOKENS
-            tried.add(begin)
-            wanted = reuse.tokens_behind(index)[: limit - begin]
-            for left in self._ends.after(reuse.parent(index)):
-                tried.add(begin + num_common(left.token_ids, wanted))
+        tried = {limit, *range(0, limit + 1, BLOCK_TOKENS)}
+        if self._states is None:
+            tried.update(self._common_ends(reuse, num_found, limit))
+        else:
+            for index in range(num_found + 1):
+                tried.update(self._whole_ends(reuse, index))
         prefix = reuse.prefix
         if prefix is not None:
             tried.update((*prefix.ends, prefix.tail_end, prefix.state_end))
         for position in sorted(tried, reverse=True):
             if 0 < position <= limit and position // BLOCK_TOKENS <= num_found:
                 yield position
+
+    def _common_ends(self, reuse: Reuse, num_full: int, limit: int) -> Iterator[int]:
+        """KV may be cut anywhere: how far each block known there agrees."""
+        begin = num_full * BLOCK_TOKENS
+        wanted = reuse.tokens_behind(num_full)[: max(0, limit - begin)]
+        for left in self._ends.after(reuse.parent(num_full)):
+            yield begin + num_common(left.token_ids, wanted)
+
+    def _whole_ends(self, reuse: Reuse, num_full: int) -> Iterator[int]:
+        """State cannot be cut: the ends of tails that agree to their last token."""
+        wanted = reuse.tokens_behind(num_full)
+        for left in self._ends.after(reuse.parent(num_full)):
+            num_tokens = len(left.token_ids)
+            if num_tokens < BLOCK_TOKENS and wanted[:num_tokens] == left.token_ids:
+                yield num_full * BLOCK_TOKENS + num_tokens
 
     def _part(self, reuse: Reuse, blocks: list[Block], position: int) -> tuple[Block | None, bool]:
         """What holds [begin of its block, position), and whether it is a tail that ends there."""

@@ -16,15 +16,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from kernels.arithmetic import ARITHMETIC_VERSION
-from kernels.ops import BLOCK_TOKENS, F32, U64, KvArena, Ops
+from kernels.ops import F32, U64, KvArena, Ops
 from kv_tier.arena import Arena
 from kv_tier.block_pool import BlockPool
-from kv_tier.format import KEY_BYTES, Kind
+from kv_tier.format import KEY_BYTES
 from kv_tier.objects import Source
 from kv_tier.prefix import STATE_SUFFIX, Sizes
 from workers.engine.batch import Batch, build_batch
@@ -44,7 +44,7 @@ from workers.engine.kept import Kept
 from workers.engine.limits import EngineLimits, kv_shape_of
 from workers.engine.memory import Memory
 from workers.engine.metrics import TokenRate
-from workers.engine.payload import sizes_of, state_parts, tail_parts
+from workers.engine.payload import sizes_of, sources_of
 from workers.engine.reuse import Reuse
 from workers.engine.sampler import Draw, Sampler
 from workers.engine.scheduler import Scheduled, Scheduler
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from kv_tier.prefix import Prefix
 
 OnLogits = Callable[[str, int, F32], None]
-Buffers = tuple[Any, ...]  # C-contiguous arrays
 FORGET_MS: Final = 600_000  # an engine that idles for so long forgets what lies in memory alone
 
 
@@ -213,21 +212,8 @@ class Engine:
 
         state: its recurrent state, too
         """
-        parent = kept.start
-        for key, block_id in kept.blocks:
-            parts = (self._arena.blocks[block_id],)
-            yield self._source(kept, "block", BLOCK_TOKENS, (parent, key), parts)
-            parent = key
-        if kept.tail is not None:
-            key, block_id = kept.tail
-            num_tokens = kept.num_kv % BLOCK_TOKENS
-            tail = tail_parts(self._arena.blocks[block_id], num_tokens)
-            yield self._source(kept, "tail", num_tokens, (parent, key), tail)
-        if state and kept.state is not None:
-            assert self._state is not None
-            key, slot = kept.state
-            arrays = state_parts(self._state.arena, slot)
-            yield self._source(kept, "state", kept.num_kv, (parent, key), arrays)
+        state_arena = self._state.arena if self._state and state else None
+        return sources_of(kept, self._sizes.fingerprint, self._arena.blocks, state_arena)
 
     def hold_state(self, kept: Kept) -> Kept | None:
         """After release: hold the state that it left behind again, alone, for it to be written.
@@ -277,7 +263,7 @@ class Engine:
             free_blocks=pool.num_free,
             total_blocks=pool.num_blocks,
             tokens_per_s=self._rate.tokens_per_s(self._now_ms()),
-            kv=self._kv_load(),
+            kv=self._memory.load() | {"computed_prompt_tokens": self._num_prompt_computed},
         )
 
     def rest(self) -> None:
@@ -443,26 +429,3 @@ class Engine:
         chain, is_looking = self._chain(sequence.request.tenant), not sequence.every_logit
         sequence.reuse = Reuse(chain, sequence.token_ids, prefix, is_looking=is_looking)
         sequence.keep = keep
-
-    def _source(
-        self, kept: Kept, kind: Kind, num_tokens: int, keys: tuple[bytes, bytes], parts: Buffers
-    ) -> Source:
-        """keys: the parent's, its own"""
-        parent, key = keys
-        tenant, fingerprint = kept.request.tenant, self._sizes.fingerprint
-        return Source(key, kind, num_tokens, parts, fingerprint, tenant, parent)
-
-    def _kv_load(self) -> dict[str, float]:
-        """What memory holds and what it saved; tokens and dropped blocks since the start."""
-        pool, states = self._memory.pool, self._memory.states
-        load: dict[str, float] = {
-            "reused_tokens": self._memory.num_reused,
-            "computed_prompt_tokens": self._num_prompt_computed,
-            "mapped_blocks": self._arena.num_mapped,
-            "cached_blocks": pool.num_cached,
-            "dropped_blocks": pool.num_dropped,
-        }
-        if states is not None:
-            load["state_checkpoints"] = states.num_checkpoints
-            load["free_state_slots"] = states.num_free
-        return load

@@ -59,6 +59,8 @@ class Memory:
         """Give it all its memory, and what is known of its beginning; False: not all is free."""
         if self.states is not None and not self.states.can_allocate:
             return False
+        if self._needs_at_least(sequence) > self.pool.num_free:
+            return False
         beginning = self._finder.look(sequence)
         need, takes_part = self._need(sequence, beginning)
         if need is None:
@@ -160,6 +162,19 @@ class Memory:
         if self._arena is not None:
             self._arena.discard(self.pool.free_blocks())
 
+    def load(self) -> dict[str, float]:
+        """What it holds and what it saved; reused tokens and dropped blocks since the start."""
+        load: dict[str, float] = {
+            "reused_tokens": self.num_reused,
+            "mapped_blocks": 0 if self._arena is None else self._arena.num_mapped,
+            "cached_blocks": self.pool.num_cached,
+            "dropped_blocks": self.pool.num_dropped,
+        }
+        if self.states is not None:
+            load["state_checkpoints"] = self.states.num_checkpoints
+            load["free_state_slots"] = self.states.num_free
+        return load
+
     def check(self, sequences: Items[Sequence], kepts: Iterable[Kept] = ()) -> None:
         """Assert the invariants."""
         self.pool.check()
@@ -182,6 +197,11 @@ class Memory:
             assert self.states.num_pins == num_pins, "a state is pinned by nobody"
 
     # --- reserving ---
+
+    def _needs_at_least(self, sequence: Sequence) -> int:
+        """Blocks that nothing known of its beginning can spare it; no look is worth less."""
+        num_known = 0 if sequence.reuse is None else len(sequence.reuse.keys) + 1
+        return sequence.num_blocks_wanted - num_known
 
     def _need(self, sequence: Sequence, beginning: Beginning) -> tuple[int | None, bool]:
         """(blocks to allocate, None: they are not there; whether the part's block is taken over).

@@ -5,16 +5,23 @@ tail    (L, 2, H, n, D) float16                        of each head its first n 
 state   conv (layers, taps - 1, C), delta (layers, heads, D_v, D_k) float32, one after the other
 """
 
+from collections.abc import Iterator
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from kernels.arithmetic import ARITHMETIC_VERSION
-from kernels.ops import BLOCK_TOKENS, F16, F32, U8, StateArena
+from kernels.ops import BLOCK_TOKENS, F16, U8, StateArena
 from kv_tier.chain import fingerprint_of
+from kv_tier.format import Kind
+from kv_tier.objects import Source
 from kv_tier.prefix import Sizes
+from workers.engine.kept import Kept
 from workers.engine.limits import block_bytes, kv_shape_of, state_bytes
 from workers.model.config import ModelConfig
+
+Buffers = tuple[Any, ...]  # C-contiguous arrays
 
 
 def sizes_of(config: ModelConfig, weights_digest: str) -> Sizes:
@@ -29,6 +36,27 @@ def sizes_of(config: ModelConfig, weights_digest: str) -> Sizes:
         token_bytes=num_bytes // BLOCK_TOKENS,
         state_bytes=state_bytes(config),
     )
+
+
+def sources_of(
+    kept: Kept, fingerprint: bytes, blocks: F16, state: StateArena | None
+) -> Iterator[Source]:
+    """What a Kept holds, as files are to have it; state: None when that is not wanted."""
+    parent = kept.start
+
+    def source(kind: Kind, key: bytes, num_tokens: int, parts: Buffers) -> Source:
+        return Source(key, kind, num_tokens, parts, fingerprint, kept.request.tenant, parent)
+
+    for key, block_id in kept.blocks:
+        yield source("block", key, BLOCK_TOKENS, (blocks[block_id],))
+        parent = key
+    if kept.tail is not None:
+        key, block_id = kept.tail
+        num_tokens = kept.num_kv % BLOCK_TOKENS
+        yield source("tail", key, num_tokens, tail_parts(blocks[block_id], num_tokens))
+    if state is not None and kept.state is not None:
+        key, slot = kept.state
+        yield source("state", key, kept.num_kv, (state.conv[slot], state.delta[slot]))
 
 
 def tail_parts(block: F16, num_tokens: int) -> tuple[F16, ...]:
@@ -46,11 +74,6 @@ def tail_of(payload: U8, block_shape: tuple[int, ...], num_tokens: int) -> F16:
 def copy_tokens(target: F16, source: F16, num_tokens: int) -> None:
     """The first num_tokens of source become those of the block target."""
     target[..., :num_tokens, :] = source[..., :num_tokens, :]
-
-
-def state_parts(state: StateArena, slot: int) -> tuple[F32, F32]:
-    """Views of a slot, in the order of a state's payload."""
-    return state.conv[slot], state.delta[slot]
 
 
 def load_state(state: StateArena, slot: int, payload: U8) -> None:

@@ -3,8 +3,8 @@
 -- KEYS[1] queue   KEYS[2] RQ's suspension flag
 -- ARGV[5] queue name   ARGV[6] worker   ARGV[7] room   ARGV[8] lease_s   ARGV[9] max_attempts
 -- ARGV[10] "1": the worker runs nothing   ARGV[11] ... execution ids, at least `room`
--- returns {id, execution, request, attempts, fence} of each; request is "" for webhooks, fence 0 for
--- what belongs to no session
+-- returns {id, execution, request, attempts, fence} of each; request is "" for webhooks, fence 0
+-- for what belongs to no session
 --
 -- A session's request is taken only as the session's holder; its fence is higher than all before.
 -- What ended while it waited is skipped; what expired ends here. An item whose worker died twice

@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from kernels.ops import F32, Ops, RopeTable
-from kernels.tables import rope_table
+from kernels.ops import F32, Ops
+from kernels.tables import GrowingRope
 from workers.model.config import ModelConfig
 from workers.model.gguf_file import Expected
 from workers.model.layers import Projections, norm_tensor, projection_tensors
@@ -56,14 +56,14 @@ class Attention:
     q_norm: F32 | None
     k_norm: F32 | None
     rms_eps: float
-    rope: RopeTable
+    rope: GrowingRope
     kv_layer: int
     scale: float
     window: int = 0
 
     @classmethod
     def of(
-        cls, weights: Weights, prefix: str, rope: RopeTable, kv_layer: int, window: int = 0
+        cls, weights: Weights, prefix: str, rope: GrowingRope, kv_layer: int, window: int = 0
     ) -> "Attention":
         def head_norm(name: str) -> F32 | None:
             return weights.vector(prefix + name) if weights.has(prefix + name) else None
@@ -89,9 +89,10 @@ class Attention:
             queries = (gated or q).single[:, : q.single.shape[1]]
             ops.rms_norm(q.single, queries, self.q_norm, self.rms_eps)
             ops.rms_norm(k.single, k.single, self.k_norm, self.rms_eps)
+        table = self.rope.covering(frame.num_positions)
         ops.attend(
             space.mixed_heads.split, None if gated else mixed.quantized, q.split, k.split, v.split,
-            self.rope, frame.kv, self.kv_layer, frame.step, self.scale, self.window,
+            table, frame.kv, self.kv_layer, frame.step, self.scale, self.window,
         )  # fmt: skip
         if gated:
             heads = space.mixed_heads.single
@@ -100,7 +101,7 @@ class Attention:
         self.output.apply(ops, (frame.space.branch,), mixed)
 
 
-def full_rope(weights: Weights, *, adjacent: bool) -> RopeTable:
+def full_rope(weights: Weights, *, adjacent: bool) -> GrowingRope:
     """The table of layers that see all keys.
 
     Frequencies are divided by Llama 3's own factors, or all by the linear scaling's.
@@ -112,6 +113,6 @@ def full_rope(weights: Weights, *, adjacent: bool) -> RopeTable:
         factors = weights.vector(ROPE_FACTORS)
     elif config.rope_factor != 1.0:
         factors = np.full(config.rope_dims // 2, config.rope_factor, np.float32)
-    return rope_table(
+    return GrowingRope(
         config.rope_theta, config.rope_dims, config.context_length, factors, adjacent=adjacent
     )

@@ -140,24 +140,27 @@ def read_config(fields: Mapping[str, Any], vocab_size: int) -> ModelConfig:
         rope_dims=keys.count("rope.dimension_count", head_dim),
         rope_factor=_rope_factor(keys),
     )
-    keys.refuse_unless(
-        config.num_heads % config.num_kv_heads == 0, "attention.head_count_kv", "divide the heads"
-    )
-    value_dim = keys.count("attention.value_length", head_dim)
-    keys.refuse_unless(value_dim == head_dim, "attention.value_length", "equal key_length")
-    is_short = config.context_length <= MAX_CONTEXT
-    keys.refuse_unless(is_short, "context_length", f"be at most {MAX_CONTEXT}")
-    is_small = config.context_length * config.rope_dims * 4 <= MAX_TABLE_BYTES
-    keys.refuse_unless(is_small, "context_length", "need a RoPE table of at most 512 MiB")
-    is_fit = head_dim % 8 == 0 and head_dim <= MAX_HEAD_DIM
-    keys.refuse_unless(
-        is_fit, "attention.key_length", f"be a multiple of 8, at most {MAX_HEAD_DIM}"
-    )
-    is_even = config.rope_dims % 2 == 0 and config.rope_dims <= head_dim
-    keys.refuse_unless(is_even, "rope.dimension_count", "be even and within a head")
-    keys.refuse_unless(config.rope_theta > 1, "rope.freq_base", "be above 1")
-    keys.refuse_unless(not keys.value("expert_count", 0), "expert_count", "be absent: no experts")
+    _refuse_what_is_not_computed(keys, config)
     return config
+
+
+def _refuse_what_is_not_computed(keys: "Keys", config: ModelConfig) -> None:
+    """Raises BadModel that names the key."""
+    heads, dim, turned = config.num_heads, config.head_dim, config.rope_dims
+    value_dim = keys.count("attention.value_length", dim)
+    table_bytes = config.context_length * turned * 4
+    for is_right, key, must in (
+        (heads % config.num_kv_heads == 0, "attention.head_count_kv", "divide the heads"),
+        (value_dim == dim, "attention.value_length", "equal key_length"),
+        (config.context_length <= MAX_CONTEXT, "context_length", f"be at most {MAX_CONTEXT}"),
+        (table_bytes <= MAX_TABLE_BYTES, "context_length", "need a RoPE table of at most 512 MiB"),
+        (dim % 8 == 0 and dim <= MAX_HEAD_DIM, "attention.key_length",
+         f"be a multiple of 8, at most {MAX_HEAD_DIM}"),
+        (turned % 2 == 0 and turned <= dim, "rope.dimension_count", "be even and within a head"),
+        (config.rope_theta > 1, "rope.freq_base", "be above 1"),
+        (not keys.value("expert_count", 0), "expert_count", "be absent: no experts"),
+    ):  # fmt: skip
+        keys.refuse_unless(is_right, key, must)
 
 
 class Keys:

@@ -25,6 +25,8 @@ Array = npt.NDArray[np.generic]
 
 KEPT: Final = {Type.Q4_0: "q4_0", Type.Q4_1: "q4_1", Type.Q8_0: "q8_0"}
 CHUNK_VALUES: Final = 1 << 20  # weights converted at once, about
+DIVISORS: Final = ("rope_freqs.weight",)  # tensors that something is divided by
+SMALLEST_DIVISOR: Final = 1e-30
 GGUF_TYPE: Final = {kind: kept for kept, kind in KEPT.items()}
 
 
@@ -59,13 +61,15 @@ def piece_rows(tensor: GgufTensor) -> int:
 def convert(tensor: GgufTensor, begin: int, end: int) -> Piece:
     """The rows at [begin, end) of a matrix, or a vector as its one row.
 
-    Raises BadModel when the type cannot be read or a value is not finite.
+    Raises BadModel when the type cannot be read, a value is not finite, or a divisor not above 0.
     """
     kind = kind_of(tensor)
     with np.errstate(all="ignore"):  # what is not finite is named below
         piece = _converted(tensor, kind, tensor.rows(begin, end))
     if not _is_finite(kind, piece.raw):
         raise BadModel(f"tensor {tensor.name} holds values that are not finite")
+    if tensor.name in DIVISORS and piece.raw.astype(np.float32).min() < SMALLEST_DIVISOR:
+        raise BadModel(f"tensor {tensor.name} divides, so its values must be above 0")
     return piece
 
 

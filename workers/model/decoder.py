@@ -110,7 +110,7 @@ class Decoder:
         self._ops.embed(space.hidden, self._embedding, step.token_ids)
         if self.config.embedding_scale != 1.0:
             self._ops.scale(space.hidden, self.config.embedding_scale)
-        frame = Frame(step, kv, state, space)
+        frame = Frame(step, kv, state, space, int(step.positions.max()) + 1)
         branch = None  # of the half before, not yet added to hidden
         for layer in self._layers:
             for half in layer:

@@ -16,7 +16,7 @@ from math import sqrt
 from typing import Any, Final
 
 from kernels.ops import GELU
-from kernels.tables import rope_table
+from kernels.tables import GrowingRope
 from workers.model.attention import Attention, attention_tensors, full_rope
 from workers.model.config import FULL, WINDOW, Keys, ModelConfig, read_config
 from workers.model.decoder import Half, Layer, decoder_tensors
@@ -78,7 +78,7 @@ def gemma3_layers(weights: Weights) -> list[Layer]:
     config = weights.config
     ropes = {FULL: full_rope(weights, adjacent=False)}
     if WINDOW in config.kinds:
-        ropes[WINDOW] = rope_table(
+        ropes[WINDOW] = GrowingRope(
             config.window_rope_theta, config.rope_dims, config.context_length, None, adjacent=False
         )
     layers = []

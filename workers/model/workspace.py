@@ -158,9 +158,13 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One step on its way through the layers: its tokens, their memory, the arrays to work in."""
+    """One step on its way through the layers: its tokens, their memory, the arrays to work in.
+
+    num_positions  of the longest sequence, with its tokens of this step
+    """
 
     step: Step
     kv: KvArena
     state: StateArena | None
     space: Workspace
+    num_positions: int

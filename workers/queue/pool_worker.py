@@ -171,7 +171,10 @@ class PoolWorker(BatchWorker):
             prepared.close()
 
     def has_work(self) -> bool:
-        return self.engine.has_work()
+        if self.engine.has_work():
+            return True
+        self.take_load()  # what is reported while nothing runs
+        return False
 
     def advance(self) -> None:
         try:

@@ -29,6 +29,7 @@ log = logger("session")
 READERS: Final = 4
 LOOK_S: Final = 0.2  # between two looks at a read that lasts
 PATIENCE_S: Final = 1.0  # for a read, at least
+UNKNOWN_TOKENS_PER_S: Final = 200.0  # of an engine that has computed nothing yet
 
 
 class Backing:
@@ -70,7 +71,8 @@ class Backing:
         token_ids = [*request.token_ids, *(event.token_id for event in journal)]
         ends = ends_of(token_ids, head, has_state=self.has_state)
         reading = self._readers.submit(partial(self._read, request.tenant, token_ids, ends))
-        seconds = max(PATIENCE_S, len(token_ids) / max(self.engine.prefill_tokens_per_s, 1.0))
+        speed = self.engine.prefill_tokens_per_s or UNKNOWN_TOKENS_PER_S
+        seconds = max(PATIENCE_S, len(token_ids) / speed)
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -101,7 +103,8 @@ class Backing:
 
     def put(self, kept: "Kept", *, state: bool) -> int:
         """Write what a sequence left behind; bytes written. Raises DiskFull, DiskError."""
-        seconds = kept.num_kv / max(self.engine.prefill_tokens_per_s, 1.0)
+        speed = self.engine.prefill_tokens_per_s
+        seconds = kept.num_kv / speed if speed else 0.0
         return self.tier.put(kept.request.tenant, self._sources(kept, state), seconds=seconds)
 
     def _sources(self, kept: "Kept", state: bool) -> "Iterator[Source]":

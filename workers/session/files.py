@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from kv_tier.budget import TierLimits
-from kv_tier.tier import KvTier
+from kv_tier.tier import KvTier as KvTier
 from workers.settings import Settings
 
 FREE_SHARE: Final = 20  # a twentieth of the disk stays free, so that the store can always write

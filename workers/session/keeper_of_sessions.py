@@ -55,6 +55,10 @@ class NotSaved(Exception):
     """The turn is not in the session's log; the message says why."""
 
 
+class Gone(NotSaved):
+    """Somebody changed or deleted the session while the turn ran: nothing is missing from it."""
+
+
 class KeeperOfSessions(Servant):
     """tell, lost, release: called in this thread, and must not wait."""
 
@@ -102,7 +106,7 @@ class KeeperOfSessions(Servant):
             return
         except NotSaved as reason:
             log.error("a turn is not saved", session=ended.turn.full_id, reason=str(reason))
-            self.note(ended.turn, unsaved=str(reason))
+            self.note(ended.turn, unsaved="" if isinstance(reason, Gone) else str(reason))
             self.tell(Told(ended.item, not_saved(ended.end, str(reason)), ended.text))
             self.release(ended.kept)
             return
@@ -123,7 +127,7 @@ class KeeperOfSessions(Servant):
                 return manifest
             except StaleFence as error:
                 manifest = replace(manifest, fence=self.take_again(ended, error))
-            except DiskError as error:
+            except (DiskError, NewerVersion) as error:
                 raise NotSaved(str(error)) from error
         raise NotSaved("its fence is taken again and again")
 
@@ -139,7 +143,7 @@ class KeeperOfSessions(Servant):
         except (DiskError, NewerVersion) as problem:
             raise NotSaved(str(problem)) from problem
         if generation(head) != generation(turn.head):
-            raise NotSaved("the session was changed or deleted meanwhile") from error
+            raise Gone("the session was changed or deleted meanwhile") from error
         return fence
 
     def log(self, ended: Ended) -> Manifest:

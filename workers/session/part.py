@@ -88,6 +88,7 @@ class SessionPart:
             ended=self.not_restored,
             lost=worker.lost,
             is_wanted=self.is_wanted,
+            most_tokens=worker.load.total_blocks * BLOCK_TOKENS,
         )
 
     def states_max(self) -> int:

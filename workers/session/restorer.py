@@ -12,7 +12,6 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
-import msgspec
 from redis.exceptions import RedisError
 
 from kv_tier.files import DiskError
@@ -22,7 +21,7 @@ from workers.log import logger
 from workers.queue.patience import Result, patiently
 from workers.queue.servant import Servant
 from workers.session.backing import Backing
-from workers.session.compose import ComposeError, Turn, compose
+from workers.session.compose import ComposeError, Turn, compose, with_prompt
 from workers.session.turn import OpenTurn, Prepared
 from workers.store import Claimed, Store
 from workers.wire import EndEvent, Request, TokenEvent, full_id
@@ -44,6 +43,7 @@ class Restorer(Servant):
     ended(item, end)       it cannot
     lost(item)             it is somebody else's
     is_wanted(item)        False: cancelled or lost meanwhile; it is handed on as it is
+    most_tokens            that the pool's memory holds of one request
     """
 
     def __init__(
@@ -58,10 +58,11 @@ class Restorer(Servant):
         ended: Callable[[Claimed, EndEvent], object],
         lost: Callable[[Claimed], object],
         is_wanted: Callable[[Claimed], bool],
+        most_tokens: int = 1 << 62,
     ) -> None:
         super().__init__(f"restorer {name}")
         self.store, self.worker, self.backing, self.items = store, worker, backing, items
-        self.pulse = backing.pulse
+        self.pulse, self.most_tokens = backing.pulse, most_tokens
         self.done, self.ended, self.lost, self.is_wanted = done, ended, lost, is_wanted
 
     def serve(self) -> None:
@@ -134,9 +135,7 @@ class Restorer(Servant):
     def composed(self, item: Claimed, request: Request, turn: Turn | None) -> Request:
         """The request with its prompt, and so in the store. Raises NotOurs."""
         if turn is not None and not request.composed:
-            request = msgspec.structs.replace(
-                request, token_ids=tuple(turn.token_ids), composed=True
-            )
+            request = with_prompt(request, turn, self.most_tokens)
         forked_at = turn.forked_at if turn else None
         if not self.patiently(lambda: self.store.compose(item, request, forked_at=forked_at)):
             raise NotOurs

@@ -19,6 +19,7 @@ from typing import Final
 from redis.exceptions import RedisError
 
 from kv_tier.files import DiskError
+from kv_tier.format import NewerVersion
 from kv_tier.manifest import Manifest
 from kv_tier.sessions import StaleFence
 from workers.engine.kept import Kept
@@ -211,7 +212,7 @@ class Writer(Servant):
         try:
             self.backing.tier.commit(manifest)
             entry.manifest = manifest
-        except StaleFence:
+        except (StaleFence, NewerVersion):
             log.debug("somebody else goes on with it", session=entry.session)
 
     def _keep_state(self, entry: Suspended, kept: Kept | None) -> None:

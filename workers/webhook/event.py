@@ -12,13 +12,14 @@ from typing import Any, Final
 
 from msgspec import to_builtins
 
-from workers.wire import end_of, split_id
+from workers.wire import split_id
+from workers.wire_fields import end_of
 
 BODY_BYTES_MAX: Final = 20_000  # Standard Webhooks wants less than 20 KB; the rest is read by GET
 
 
 def compose(request_id: str, job: Mapping[str, Any]) -> bytes:
-    """JSON in UTF-8. job: the parsed hash of an ended request (wire.parse_job).
+    """JSON in UTF-8. job: the parsed hash of an ended request (wire_fields.parse_job).
 
     A text that would make the body too long stays out (text_omitted), then metadata likewise.
     """
@@ -41,6 +42,7 @@ def message_id(request_id: str, status: str) -> str:
 def _data(request_id: str, job: Mapping[str, Any]) -> dict[str, Any]:
     tenant, own_id = split_id(request_id)
     end = end_of(job)
+    session = {"session_id": end.session_id, "forked_at": end.forked_at} if end.session_id else {}
     return {
         "id": own_id,
         "tenant": tenant,
@@ -53,6 +55,7 @@ def _data(request_id: str, job: Mapping[str, Any]) -> dict[str, Any]:
         "digest": end.digest or None,
         "error": end.error,
         "code": end.code,
+        **session,
         "metadata": job.get("metadata") or {},
     }
 

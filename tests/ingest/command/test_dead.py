@@ -6,6 +6,7 @@ import msgpack
 import msgspec
 import pytest
 
+from ingest.command.dead import client_fields
 from ingest.command.main import run
 from router.entry import read_entry
 from tests.workers.webhook.ended import end_a_request
@@ -246,3 +247,30 @@ def test_the_status_of_a_request_tells_how_its_webhook_fares(store, capsys):
     assert (webhook["state"], webhook["attempts"], webhook["last_status"]) == ("dead", 1, 410)
     assert run(["status", "r-1"]) == 0
     assert "HTTP 410" in capsys.readouterr().out
+
+
+MESSAGES = ({"role": "user", "content": "Hi"},)
+TOLD = {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"token_ids": (), "messages": MESSAGES, "variables": TOLD},
+            {"messages": MESSAGES, "chat_template_kwargs": TOLD},
+        ),
+        (
+            {"messages": MESSAGES, "composed": True},
+            {"token_ids": (1, 2, 3), "session_mode": "history"},
+        ),
+        ({"session_mode": "append"}, {"token_ids": (1, 2, 3), "session_mode": "append"}),
+    ],
+    ids=["messages", "composed", "token ids"],
+)
+def test_a_sessions_request_is_replayed_in_its_session(changes, expected):
+    """What was composed already is the whole history."""
+    request = msgspec.structs.replace(REQUEST, session_id="s", **changes)
+    fields = client_fields(request, "again")
+    names = {"messages", "token_ids", "session_mode", "chat_template_kwargs", "session_id"}
+    assert {name: fields[name] for name in names & fields.keys()} == expected | {"session_id": "s"}

@@ -8,6 +8,7 @@ from itertools import islice
 import pytest
 
 from kernels.ops import BLOCK_TOKENS
+from kv_tier.tier import KvTier, TierLimits
 from tests.workers.engine.fake import FakeClock, make_request, run
 from tests.workers.engine.prefixes import (
     Computed,
@@ -21,7 +22,7 @@ from tests.workers.engine.prefixes import (
 from tests.workers.engine.test_law_one import judged
 from tests.workers.engine.test_reuse import cached, uncached
 from tests.workers.engine.test_state_memory import Abandons
-from workers.engine.engine import Engine, StepAbandoned
+from workers.engine.engine import FORGET_MS, Engine, StepAbandoned
 from workers.engine.kept import Kept
 from workers.wire import EndEvent, TokenEvent
 
@@ -98,6 +99,24 @@ def test_the_next_turn_in_another_engine_computes_what_is_new(new_engine, files)
     assert engine.load().kv["mapped_blocks"] == 2
 
 
+def test_every_turn_after_a_restart_computes_what_is_new_alone(new_engine, files):
+    """field.md 31: "restore reports success, next request re-prefills everything (hybrid
+    checkpoints not saved)". An engine for each of five turns, and nothing but files between."""
+    ids, num_kv = prompt_of(200), 0
+    for turn in range(5):
+        engine = new_engine()
+        request = make_request(token_ids=ids, max_tokens=9, seed=turn)
+        prefix = files.prefix(engine, request, ids, [num_kv] if num_kv else [])
+        computed = Computed(engine)
+        events, kept = finish(engine, request, prefix=prefix)
+        assert [uncached(event) for event in events] == judged(request)
+        assert cached(events) == num_kv
+        assert computed.tokens() == kept.num_kv - num_kv
+        files.write(engine, kept)
+        engine.release(kept)
+        ids, num_kv = [*kept.token_ids, *prompt_of(90, turn)], kept.num_kv
+
+
 def test_blocks_of_odd_sizes_are_copied(files):
     """A block that is no whole number of pages cannot be mapped."""
     kept = written(sharing_engine, files, make_request(token_ids=prompt_of(600), max_tokens=9))
@@ -170,8 +189,10 @@ def test_mapped_blocks_are_shared_and_stay_when_their_sequence_has_gone(new_engi
     engine.add(make_request("again", [*kept.token_ids, 7], max_tokens=3))
     assert cached(run(engine)["again"]) >= kept.num_kv
     assert computed.tokens() <= 4
+    engine._now_ms.now_ms += FORGET_MS
     engine.rest()
-    assert engine.load().kv["mapped_blocks"] == 2
+    load = engine.load().kv
+    assert (load["mapped_blocks"], load["cached_blocks"]) == (2, 2)
 
 
 def test_a_mapped_block_outlives_its_file(new_engine, files):
@@ -401,3 +422,28 @@ def test_a_chain_is_needed_to_keep():
 
     with pytest.raises(AssertionError, match="without a chain"):
         make_engine().add(make_request(), keep=True)
+
+
+def test_what_the_tier_fetches_is_what_the_engine_uses(new_engine, tmp_path):
+    """Turn after turn, each in a new engine, with a KvTier between them."""
+    tier = KvTier(tmp_path, TierLimits())
+    ids, num_kv = prompt_of(300), 0
+    for turn in range(4):
+        engine = new_engine()
+        chain = engine._chain("default")
+        request = make_request(token_ids=ids, max_tokens=9, seed=turn)
+        prefix = tier.fetch(
+            chain,
+            ids,
+            engine.sizes,
+            ends=[num_kv, len(ids) - 1],
+            resident=engine.resident,
+            prefill_tokens_per_s=0.0,
+        )
+        events, kept = finish(engine, request, prefix=prefix)
+        assert [uncached(event) for event in events] == judged(request)
+        assert cached(events) == num_kv
+        tier.put("default", engine.sources(kept, state=True))
+        engine.release(kept)
+        ids, num_kv = [*kept.token_ids, *prompt_of(220, turn)], kept.num_kv
+    tier.close()

@@ -89,6 +89,15 @@ def test_the_end_of_what_was_found_without_a_state_gets_one():
     assert cached(say(engine, make_request(token_ids=system + ends[2], max_tokens=2))) == 512
 
 
+@pytest.mark.parametrize("max_step_tokens", [64, 100, 1000])
+def test_a_chunk_ends_where_its_state_is_wanted(max_step_tokens):
+    """However chunks fall, the last block's end in the prompt gets its checkpoint."""
+    engine = sharing_engine(RecurrentModel(FakeClock()), max_step_tokens=max_step_tokens)
+    system = prompt_of(530)
+    say(engine, make_request(token_ids=[*system, 7], max_tokens=2))
+    assert cached(say(engine, make_request(token_ids=[*system, 8], max_tokens=2))) == 512
+
+
 @pytest.mark.parametrize("num_blocks", [1, 2])
 def test_a_prompt_of_whole_blocks_still_computes_its_last_token(engine, num_blocks):
     """field.md 40: "corruption when prefix length equals block size"."""
@@ -252,6 +261,51 @@ def test_a_cancelled_prefill_is_a_hit_for_the_next(engine):
     assert run(engine)["r"][-1].status == "cancelled"
     assert engine.load().free_blocks == 16
     assert cached(say(engine, make_request(token_ids=prompt_of(700)))) == 7 * 64
+
+
+def test_who_is_preempted_keeps_its_place_and_computes_nothing_twice(engine):
+    """field.md 2: "a preempted request loses its place, its KV is evicted, work is redone"."""
+    small = sharing_engine(type(engine._model)(FakeClock()), max_batch=1, num_blocks=8)
+    first = make_request("first", prompt_of(300), max_tokens=6, sla="batch")
+    small.add(first)
+    begun = [output.event for _ in range(7) for output in small.step()]
+    computed = small._sequences["first"].num_cached
+    for index in range(6):  # each would evict what is not held
+        small.preempt("first")
+        other = make_request("r", prompt_of(900, index), max_tokens=2, sla="realtime")
+        small.add(other)
+        while small._sequences.keys() != {"first"}:
+            begun += [o.event for o in small.step() if o.request_id == "first"]
+            small.check()
+    assert small._sequences["first"].num_cached >= computed
+    count = Computed(small)
+    rest = run(small)["first"]
+    assert [uncached(event) for event in begun + rest] == judged(first)
+    assert count.tokens() == len(rest) - 1
+
+
+def test_concurrent_eviction_never_brings_another_conversation_back(engine):
+    """field.md 29: "RAM cache restores an unrelated conversation under concurrent eviction".
+
+    Six conversations of which memory holds two go on in turns, eight turns each.
+    """
+    small = sharing_engine(type(engine._model)(FakeClock()), num_blocks=6, max_batch=2)
+    talks = {f"t{index}": prompt_of(250, index) for index in range(6)}
+    for turn in range(8):
+        pairs = [("t0", "t1"), ("t2", "t3"), ("t4", "t5")]
+        for pair in pairs if turn % 2 else pairs[::-1]:
+            requests = [
+                make_request(name, talks[name], max_tokens=4, arrival_ms=turn) for name in pair
+            ]
+            for request in requests:
+                small.add(request)
+            events = run(small)
+            for request in requests:
+                said = [uncached(event) for event in events[request.id]]
+                assert said == judged(request)
+                talks[request.id] += [*ids_of(said), *prompt_of(7, turn)]
+    load = small.load().kv
+    assert load["dropped_blocks"] > 0 and load["reused_tokens"] > 0
 
 
 def test_a_request_that_waits_gets_what_was_computed_meanwhile(engine):

@@ -119,6 +119,10 @@ REFUSED = {
         lambda path: write_gguf(path, Small(tensors={"output_norm.weight": np.full(64, np.nan)})),
         "tensor output_norm.weight holds values that are not finite",
     ),
+    "a RoPE factor of 0": (
+        lambda path: write_gguf(path, Small(tensors={"rope_freqs.weight": np.arange(8)})),
+        "tensor rope_freqs.weight divides, so its values must be above 0",
+    ),
     "another architecture": (
         lambda path: write_gguf(path, Small(), architecture="mamba"),
         "architecture 'mamba' is not supported, only",

@@ -87,7 +87,8 @@ class Pools:
         self.node.until(lambda: self.redis.xlen(self.keys.tokens(request_id)) >= count, PATIENCE_S)
 
     def until_written(self, session="s"):
-        """Until the pool has nothing of it that is in RAM alone."""
+        """Until the pool has nothing of it that is in RAM alone, which it is asked to write."""
+        self.redis.publish(self.keys.control, f"suspend {session}")
         self.node.until(lambda: self.store.session(session).get("writing") == "", PATIENCE_S)
 
     def token_ids(self, request_id):

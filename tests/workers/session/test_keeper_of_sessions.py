@@ -95,6 +95,7 @@ def test_a_session_that_was_deleted_meanwhile_stays_deleted(desk):
     [(_, end, _), released] = desk.did
     assert (end.status, end.code) == ("finished", "session_not_saved")
     assert "deleted" in end.error and released == ("released", 600)
+    assert desk.store.hash["unsaved"] == ""  # whoever goes on misses nothing
 
 
 def test_a_full_disk_loses_no_answer_and_is_said(desk):

@@ -6,11 +6,17 @@ from tests.workers.session.conftest import LONG
 
 
 def moved(pools, request_id, pool, count=10):
-    """Move it, and wait until it has gone on there for some tokens."""
+    """Move it, wait until it has gone on there for some tokens; how many it had before."""
     have = pools.redis.xlen(pools.keys.tokens(request_id))
     assert pools.store.move(request_id, pool) == "moving"
     pools.node.until(lambda: pools.store.job(request_id).get("pool") == pool, 30)
     pools.until_tokens(request_id, have + count)
+    return have
+
+
+def reused(pools):
+    """Tokens that both pools did not compute, since they start."""
+    return sum(load.kv.get("reused_tokens", 0) for load in pools.store.loads())
 
 
 @pytest.mark.parametrize("session", ["s", None])
@@ -19,12 +25,11 @@ def test_there_and_back_computes_no_token_again(pools, judge, session):
     more = {} if session else {"token_ids": tuple(range(5, 400))}
     pools.ask("r1", LONG if session else None, session=session, max_tokens=200, **more)
     pools.until_tokens("r1", 10)
-    moved(pools, "r1", "gpu")
-    moved(pools, "r1", "cpu")
-    moved(pools, "r1", "gpu")
+    known = [moved(pools, "r1", pool) for pool in ("gpu", "cpu", "gpu")]
     job = pools.end("r1")
     assert (job["status"], job["pool"]) == ("finished", "gpu")
     assert job["cached_tokens"] == job["prompt_tokens"]
+    pools.node.until(lambda: reused(pools) >= 3 * (job["prompt_tokens"] - 1) + sum(known), 20)
     assert judge.agrees(pools, "r1")
     assert cpu.poll() is None and gpu.poll() is None
     if session:

@@ -14,6 +14,7 @@ FINISHED = {
     "finish_reason": "stop",
     "prompt_tokens": 5,
     "output_tokens": 3,
+    "cached_tokens": 2,
     "ttft_ms": 12.5,
     "tpot_ms": 4.25,
     "digest": "00ff00ff00ff00ff",
@@ -31,7 +32,7 @@ def test_a_finished_request_says_everything():
             "status": "finished",
             "text": "Grüße, “Welt”",
             "finish_reason": "stop",
-            "usage": {"prompt_tokens": 5, "output_tokens": 3},
+            "usage": {"prompt_tokens": 5, "output_tokens": 3, "cached_tokens": 2},
             "ttft_ms": 12.5,
             "tpot_ms": 4.25,
             "digest": "00ff00ff00ff00ff",
@@ -40,6 +41,11 @@ def test_a_finished_request_says_everything():
             "metadata": {"order": [1, 2]},
         },
     }
+
+
+def test_a_sessions_request_names_it():
+    data = json.loads(compose("r-1", FINISHED | {"session_id": "s", "forked_at": 7}))["data"]
+    assert (data["session_id"], data["forked_at"]) == ("s", 7)
 
 
 @pytest.mark.parametrize("status", TERMINAL)

@@ -1,0 +1,99 @@
+"""What /metrics says of KV: what was not computed again, and where it came from.
+
+    lockstep_kv_...{pool, worker}        of each pool, since it began: PoolLoad.kv
+    lockstep_kv_disk_...                 of this node's folder of sessions, as it is now
+
+A tier is where KV was found: ram (a pool's own memory), cache (files in the page cache), disk.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from workers.wire import PoolLoad
+
+
+class Told(NamedTuple):
+    """One name of PoolLoad.kv as a metric; a counter's name gets _total."""
+
+    metric: str
+    help: str
+    is_counter: bool = True
+    tier: str = ""
+
+
+NAMES: Final[Mapping[str, Told]] = {
+    "reused_tokens": Told("reused_tokens", "prompt tokens that were not computed again"),
+    "computed_prompt_tokens": Told("computed_prompt_tokens", "prompt tokens that were computed"),
+    "hits": Told("hits", "prompts whose beginning was found"),
+    "misses": Told("misses", "prompts of which nothing was found"),
+    "skipped": Told("skipped", "restores that would have been slower than computing"),
+    "skipped_tokens": Told("skipped_tokens", "prompt tokens of skipped restores"),
+    "seconds_saved": Told("saved_seconds", "prefill that was not needed, less the restores"),
+    "tokens_ram": Told("hit_tokens", "prompt tokens found, by tier", tier="ram"),
+    "tokens_cache": Told("hit_tokens", "prompt tokens found, by tier", tier="cache"),
+    "tokens_disk": Told("hit_tokens", "prompt tokens found, by tier", tier="disk"),
+    "bytes_cache": Told("read_bytes", "bytes of files that were read, by tier", tier="cache"),
+    "bytes_disk": Told("read_bytes", "bytes of files that were read, by tier", tier="disk"),
+    "cache_bytes_per_s": Told("restore_bytes_per_second", "measured speed", False, "cache"),
+    "disk_bytes_per_s": Told("restore_bytes_per_second", "measured speed", False, "disk"),
+    "cached_blocks": Told("cached_blocks", "blocks that nobody uses and anybody may find", False),
+    "mapped_blocks": Told("mapped_blocks", "blocks that are files, read in place", False),
+    "dropped_blocks": Told("dropped_blocks", "cached blocks that gave way to others"),
+    "state_checkpoints": Told("state_checkpoints", "recurrent states kept in RAM", False),
+    "free_state_slots": Told("free_state_slots", "slots for recurrent state", False),
+    "bad_files": Told("bad_files", "damaged files that were met and dropped"),
+    "prefetched_sessions": Told("prefetched_sessions", "sessions whose files were asked for early"),
+    "written_objects": Told("written_objects", "files of KV and state written"),
+    "written_bytes": Told("written_bytes", "bytes of them"),
+    "evicted_objects": Told("evicted_objects", "files that gave way to others"),
+    "evicted_bytes": Told("evicted_bytes", "bytes of them"),
+    "undeletable": Told("undeletable_objects", "files that should have gone and could not"),
+    "suspended_bytes": Told("suspended_bytes", "bytes written behind ended turns"),
+    "suspended_s": Told("suspend_seconds", "time that it took"),
+    "suspend_failed": Told("suspend_failed", "turns whose KV could not be written"),
+    "suspend_dropped": Told("suspend_dropped", "turns whose KV was not written: too many waited"),
+    "suspend_waiting": Told("suspend_waiting", "turns whose KV waits to be written", False),
+}
+OF_THE_FOLDER: Final = ("bytes", "objects", "sessions", "reserved_bytes", "quota_bytes")
+DISK: Final[Mapping[str, str]] = {
+    "sessions": "sessions kept on this node",
+    "objects": "files of KV and state",
+    "bytes": "bytes of all of them, manifests included",
+    "reserved_bytes": "bytes about to be written",
+    "quota_bytes": "bytes that they may take; 0: without a limit",
+    "free_bytes": "bytes free on that disk",
+}
+LABELS: Final = ("pool", "worker")
+NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class KvMetrics(Collector):
+    """Set loads and disk, then let it be collected."""
+
+    def __init__(self) -> None:
+        self.loads: Sequence[PoolLoad] = ()
+        self.disk: Mapping[str, float] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        for load in self.loads:
+            for name, value in load.kv.items():
+                if name not in OF_THE_FOLDER and NAME.fullmatch(name):
+                    told = NAMES.get(name, Told(name, "as the pool says", False))
+                    family = families.setdefault(told.metric, family_of(told))
+                    tier = (told.tier,) if told.tier else ()
+                    family.add_metric((load.pool, load.worker, *tier), value)
+        yield from families.values()
+        for name, help_ in DISK.items():
+            if name in self.disk:
+                yield GaugeMetricFamily(f"lockstep_kv_disk_{name}", help_, value=self.disk[name])
+
+
+def family_of(told: Told) -> CounterMetricFamily | GaugeMetricFamily:
+    labels = (*LABELS, "tier") if told.tier else LABELS
+    kind = CounterMetricFamily if told.is_counter else GaugeMetricFamily
+    return kind(f"lockstep_kv_{told.metric}", told.help, labels=labels)

@@ -1,0 +1,126 @@
+"""/v1/sessions: what conversations are kept here, what is known of one, and forgetting one.
+
+GET /v1/sessions          by id: limit (1 to 1000, default 100), after (the last id one has)
+GET /v1/sessions/ID       with its messages, and what goes on in it
+DELETE /v1/sessions/ID    its token log and KV go; 409 while a request of it waits or runs
+
+They are the default tenant's. Files are read in helper threads, and opened at the first question.
+"""
+
+from functools import partial
+from typing import Any, Final
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from ingest.desk import Desk
+from ingest.errors import ApiError
+from ingest.holder import held, session_object
+from ingest.sse import json_response
+from workers.wire import DEFAULT_TENANT, full_id
+
+routes = APIRouter()
+
+LIMIT: Final = 100
+LIMIT_MAX: Final = 1000
+RETRY_HELD_S: Final = 2
+
+
+@routes.get("/v1/sessions")
+async def list_sessions(request: Request) -> Response:
+    """One page, in OpenAI's shape of a list."""
+    desk: Desk = request.app.state.desk
+    limit = limit_of(request.query_params.get("limit"))
+    after = request.query_params.get("after") or ""
+    return json_response(await run_sync(partial(page, desk, limit, after)))
+
+
+@routes.get("/v1/sessions/{session_id}")
+async def show(session_id: str, request: Request) -> Response:
+    desk: Desk = request.app.state.desk
+    return json_response(await run_sync(partial(details, desk, session_id)))
+
+
+@routes.delete("/v1/sessions/{session_id}")
+async def delete(session_id: str, request: Request) -> Response:
+    desk: Desk = request.app.state.desk
+    return json_response(await run_sync(partial(forget, desk, session_id)))
+
+
+def page(desk: Desk, limit: int, after: str) -> dict[str, Any]:
+    """At most `limit` sessions behind the one called `after`."""
+    place = (DEFAULT_TENANT, after)
+    rows = desk.tier().ledger.list_sessions(DEFAULT_TENANT, limit=limit + 1, after=place)
+    data = [session_object(row) for row in rows[:limit]]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": len(rows) > limit,
+    }
+
+
+def details(desk: Desk, session_id: str) -> dict[str, Any]:
+    """Raises ApiError."""
+    tier = desk.tier()
+    manifest = head_of(desk, session_id)
+    known = desk.store.session(full_id(DEFAULT_TENANT, session_id))
+    row = tier.ledger.session(DEFAULT_TENANT, session_id)
+    answer = {
+        "id": session_id,
+        "object": "session",
+        "tenant": manifest.tenant,
+        "model": manifest.model,
+        "tokens": len(manifest.token_ids),
+        "kv_tokens": manifest.num_kv,
+        "kv_bytes": row.bytes if row else 0,
+        "checkpoints": [point.position for point in manifest.checkpoints],
+        "pinned": row.pinned if row else False,
+        "created_ms": manifest.created_ms,
+        "used_ms": manifest.used_ms,
+        "generation": manifest.generation,
+        "last_request": manifest.last_request,
+        "digest": manifest.digest,
+        "forked_from": manifest.forked_from or None,
+        "messages": [{"role": m.role, "content": m.content} for m in manifest.messages],
+    }
+    went_on = ("holder", "waiting", "pool", "home", "writing")
+    return answer | {name: known.get(name) for name in went_on}
+
+
+def forget(desk: Desk, session_id: str) -> dict[str, Any]:
+    """Raises ApiError: 404 when there is none, 409 when it is in use."""
+    head_of(desk, session_id)
+    reason = held(desk.store.session(full_id(DEFAULT_TENANT, session_id)))
+    if reason is not None:
+        message = f"id: session {session_id!r} is in use: {reason}; cancel it or ask again"
+        raise ApiError(409, message, param="id", code="session_in_use", retry_after_s=RETRY_HELD_S)
+    freed = desk.tier().drop(DEFAULT_TENANT, session_id)
+    return {"id": session_id, "object": "session.deleted", "deleted": True, "bytes": freed}
+
+
+def head_of(desk: Desk, session_id: str) -> Any:
+    """The session's manifest. Raises ApiError: 400 for what is no name, 404 for none of ours."""
+    try:
+        manifest = desk.tier().sessions.head(DEFAULT_TENANT, session_id)
+    except ValueError:
+        reason = "1 to 64 letters, digits, - and _, without --"
+        message = f"id: must be {reason}, got {session_id[:100]!r}"
+        raise ApiError(400, message, param="id", code="bad_request") from None
+    if manifest is None:
+        message = f"id: there is no session {session_id!r}"
+        raise ApiError(404, message, param="id", code="session_not_found")
+    return manifest
+
+
+def limit_of(text: str | None) -> int:
+    """Raises ApiError."""
+    if text is None:
+        return LIMIT
+    is_number = text.isascii() and text.isdigit() and len(text) < 6
+    if not is_number or not 1 <= int(text) <= LIMIT_MAX:
+        message = f"limit: must be 1 to {LIMIT_MAX}, got {text[:40]!r}"
+        raise ApiError(400, message, param="limit", code="bad_request")
+    return int(text)

@@ -1,0 +1,149 @@
+"""What a pool does with items that are cancelled, moved or lost while a restorer has them."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.workers.queue.fake_engine import FakeEngine, expected_text
+from tests.workers.session.fakes import FakeBacking
+from workers.queue.pool_worker import PoolWorker
+from workers.queue.pulse import Pulse
+from workers.session.turn import Prepared
+from workers.wire import TokenEvent
+
+
+class Engine(FakeEngine):
+    """With the words that sessions need."""
+
+    def __init__(self):
+        super().__init__(lambda: None)
+        self.dropped = []
+
+    def add(self, request, journal=(), *, prefix=None, keep=False):
+        super().add(request, journal)
+
+    def suspend(self, request_id):
+        return None
+
+    def release(self, kept):
+        pass
+
+
+class Desk:
+    """A worker whose threads are run by the test: claimed items, prepared when it says so."""
+
+    def __init__(self, node, *, backing=True):
+        self.node, self.engine, self.backing = node, Engine(), FakeBacking()
+        self.backing.engine = self.engine
+        self.backing.stats = dict
+        self.worker = PoolWorker(
+            node.store,
+            "cpu",
+            self.engine,
+            name="w",
+            capacity=8,
+            pulse=Pulse(),
+            backing=self.backing if backing else None,
+        )
+
+    def claim(self, request_id, **more):
+        self.node.route(request_id, **more)
+        [item] = self.node.store.claim("cpu", "w", 1)
+        self.worker.held[request_id] = item
+        return item
+
+    def run(self):
+        """The engine to its end, and everything is written."""
+        while self.worker.has_work():
+            self.worker.advance()
+        self.worker.emitter.start()
+        self.worker.emitter.flush(20)
+
+
+@pytest.fixture
+def desk(node):
+    return Desk(node)
+
+
+def prepared(item, journal=()):
+    prefix = SimpleNamespace(is_closed=False)
+    prefix.close = lambda: setattr(prefix, "is_closed", True)
+    return Prepared(item.request, journal, prefix)
+
+
+def test_what_is_cancelled_while_it_is_restored_never_starts(desk):
+    item = desk.claim("r1")
+    ready = prepared(item, [TokenEvent(index=0, token_id=1, text="Hel", digest="0")])
+    desk.worker.cancel("r1")
+    desk.worker.start(item, ready)
+    assert ready.prefix.is_closed and not desk.engine.requests
+    desk.run()
+    job = desk.node.store.job("r1")
+    assert (job["status"], job["text"]) == ("cancelled", "Hel")
+    assert desk.worker.held == {} and desk.worker.cancelled == set()
+
+
+def test_what_is_moved_while_it_is_restored_is_handed_over_at_once(desk):
+    item = desk.claim("r1")
+    ready = prepared(item)
+    desk.worker.move("r1", "gpu")
+    desk.worker.start(item, ready)
+    assert ready.prefix.is_closed and not desk.engine.requests
+    desk.run()
+    assert desk.node.queue("gpu") == ["r1"]
+    assert (desk.worker.held, desk.worker.moving) == ({}, {})
+
+
+def test_what_is_lost_while_it_is_restored_is_given_back(desk):
+    item = desk.claim("r1")
+    ready = prepared(item)
+    desk.worker.discard(item, ready)
+    assert ready.prefix.is_closed
+
+
+def test_a_wish_for_an_item_that_ended_is_forgotten_with_it(desk):
+    item = desk.claim("r1")
+    desk.worker.start(item, prepared(item))
+    desk.worker.cancel("r2")
+    desk.worker.move("r2", "gpu")
+    desk.run()
+    assert desk.node.store.job("r1")["text"] == expected_text("r1", 4)
+    assert (desk.worker.cancelled, desk.worker.moving) == (set(), {})
+
+
+def test_an_item_that_ends_by_itself_is_not_moved(desk):
+    item = desk.claim("r1")
+    desk.worker.start(item, prepared(item))
+    desk.worker.move("r1", "gpu")
+    desk.run()
+    assert desk.node.status("r1") == "finished"
+
+
+def test_a_pool_without_files_says_that_it_keeps_no_sessions(node):
+    desk = Desk(node, backing=False)
+    item = desk.claim("r1", session_id="s")
+    desk.worker.start(item, prepared(item))
+    plain = desk.claim("r2")
+    desk.worker.start(plain, prepared(plain))
+    desk.run()
+    job = node.store.job("r1")
+    assert (job["status"], job["code"]) == ("failed", "no_sessions")
+    assert node.status("r2") == "finished"
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "journal", "to_a_restorer"), [(2, 0, False), (257, 0, True), (2, 1, True)]
+)
+def test_only_what_files_may_know_goes_to_a_restorer(desk, num_tokens, journal, to_a_restorer):
+    item = desk.claim("r1", token_ids=tuple(range(num_tokens)))
+    told = [TokenEvent(index=n, token_id=1, text="", digest="0") for n in range(journal)]
+    desk.node.store.journal("cpu", [(item, told)])
+    desk.worker.hand_in(item)
+    assert desk.worker.sessions.of_prompts.empty() == (not to_a_restorer)
+    assert desk.worker.inbox.empty() == to_a_restorer
+
+
+def test_a_session_goes_to_the_restorers_of_sessions(desk):
+    item = desk.claim("r1", session_id="s")
+    desk.worker.hand_in(item)
+    assert desk.worker.sessions.of_sessions.get_nowait() is item

@@ -1,0 +1,162 @@
+"""Requests and events as fields of hashes and stream entries, and back (page: WIRE.md)."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from workers.wire import (
+    END_ENTRY_ID,
+    TERMINAL,
+    EndEvent,
+    Request,
+    TokenEvent,
+    Usage,
+    WebhookTarget,
+)
+
+
+def token_fields(event: TokenEvent) -> dict[str, str | int]:
+    """The fields of a token's entry; its index is in the entry's id."""
+    fields: dict[str, str | int] = {
+        "token": event.token_id,
+        "text": event.text,
+        "digest": event.digest,
+    }
+    if event.logprobs is not None:
+        fields["logprobs"] = json.dumps(event.logprobs, separators=(",", ":"))
+    return fields
+
+
+def end_fields(event: EndEvent) -> dict[str, str | int]:
+    """The fields of the end entry and of the job's hash alike, status first; None is left out."""
+    assert event.status in TERMINAL, event.status
+    fields: dict[str, str | int] = {"status": event.status, "text": event.text}
+    for name in ("finish_reason", "error", "code", "ttft_ms", "tpot_ms", "queue_ms"):
+        value = getattr(event, name)
+        if value is not None:
+            fields[name] = value if isinstance(value, str) else f"{value:.3f}"
+    if event.digest:
+        fields["digest"] = event.digest
+    if event.usage is not None:
+        fields["prompt_tokens"] = event.usage.prompt_tokens
+        fields["output_tokens"] = event.usage.output_tokens
+        fields["cached_tokens"] = event.usage.cached_tokens
+    return fields
+
+
+def parse_entry(entry_id: str | bytes, fields: Mapping[bytes, bytes]) -> TokenEvent | EndEvent:
+    """The event that an entry of a token stream holds."""
+    name = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
+    job = parse_job(fields)
+    if name == END_ENTRY_ID:
+        return end_of(job)
+    logprobs = json.loads(fields[b"logprobs"]) if b"logprobs" in fields else None
+    return TokenEvent(
+        index=int(name.removeprefix("0-")) - 1,
+        token_id=int(fields[b"token"]),
+        text=job["text"],
+        digest=job["digest"],
+        logprobs=None if logprobs is None else [(int(t), float(p)) for t, p in logprobs],
+    )
+
+
+def end_of(job: Mapping[str, Any]) -> EndEvent:
+    """The end that a parsed end entry, or the parsed hash of an ended job, tells of."""
+    usage = None
+    if job.get("output_tokens") is not None:
+        usage = Usage(
+            prompt_tokens=job.get("prompt_tokens") or 0,
+            output_tokens=job["output_tokens"],
+            cached_tokens=job.get("cached_tokens") or 0,
+        )
+    return EndEvent(
+        status=job["status"],
+        finish_reason=job.get("finish_reason"),
+        text=job.get("text", ""),
+        error=job.get("error"),
+        code=job.get("code"),
+        digest=job.get("digest", ""),
+        usage=usage,
+        ttft_ms=job.get("ttft_ms"),
+        tpot_ms=job.get("tpot_ms"),
+        queue_ms=job.get("queue_ms"),
+        session_id=job.get("session_id"),
+        forked_at=job.get("forked_at"),
+    )
+
+
+def request_fields(request: Request, reason: str) -> dict[str, str | int | bytes]:
+    """What routing writes into the job's hash."""
+    fields: dict[str, str | int | bytes] = {
+        "request": msgspec.msgpack.encode(request),
+        "sla": request.sla,
+        "tenant": request.tenant,
+        "model": request.model,
+        "arrival_ms": request.arrival_ms,
+        "metadata": json.dumps(request.metadata, ensure_ascii=False),
+        "reason": reason,
+    }
+    if request.token_ids:
+        fields["prompt_tokens"] = len(request.token_ids)
+    if request.deadline_ms is not None:
+        fields["deadline_ms"] = request.deadline_ms
+    if request.session_id is not None:
+        fields["session_id"] = request.session_id
+    return fields | webhook_fields(request.webhook)
+
+
+def webhook_fields(webhook: WebhookTarget | None) -> dict[str, str | int | bytes]:
+    """The webhook in the job's hash: what ends the job reads it there."""
+    if webhook is None:
+        return {}
+    return {
+        "webhook_url": webhook.url,
+        "webhook_secret_id": webhook.secret_id,
+        "webhook_events": ",".join(webhook.events),
+    }
+
+
+INT_FIELDS: Final = (
+    *("arrival_ms", "queued_ms", "started_ms", "ended_ms", "deadline_ms"),
+    *("attempts", "prompt_tokens", "output_tokens", "cached_tokens", "cancel", "forked_at"),
+)
+FLOAT_FIELDS: Final = ("ttft_ms", "tpot_ms", "queue_ms")
+
+
+def parse_job(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """A job's hash with Python's types: numbers, metadata as a dict; request stays msgpack."""
+    job: dict[str, Any] = {}
+    for key, value in raw.items():
+        name = key.decode()
+        if name in INT_FIELDS:
+            job[name] = int(value)
+        elif name in FLOAT_FIELDS:
+            job[name] = float(value)
+        elif name == "metadata":
+            job[name] = json.loads(value)
+        else:
+            job[name] = value if name == "request" else value.decode("utf-8", "replace")
+    return job
+
+
+SESSION_INTS: Final = ("fence", "tokens", "generation", "used_ms")
+
+
+def parse_session(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """A session's hash with Python's types."""
+    words = {name.decode(): value.decode("utf-8", "replace") for name, value in raw.items()}
+    return {name: int(text) if name in SESSION_INTS else text for name, text in words.items()}
+
+
+WEBHOOK_INTS: Final = ("attempts", "failures", "last_status", "last_ms", "next_at", "created_ms")
+
+
+def parse_webhook(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """A webhook's hash with Python's types; last_status is None when nothing answered."""
+    webhook: dict[str, Any] = {}
+    for key, value in raw.items():
+        name, text = key.decode(), value.decode("utf-8", "replace")
+        webhook[name] = (int(text) if text else None) if name in WEBHOOK_INTS else text
+    return webhook
