@@ -28,7 +28,7 @@ def sources() -> list[Path]:
 def library(source: Path = FOLDER / "kernels.cu", folder: Path | None = None) -> Path:
     """The compiled library of a .cu file. Raises NoCompiler."""
     folder = folder or cache_folder()
-    path = folder / f"emulated-{_digest([source, *sources()])}.so"
+    path = folder / f"emulated-{digest_of(FLAGS, source)}.so"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".emulated-", dir=folder) as aside:
@@ -56,8 +56,9 @@ def _compile(source: Path, path: Path) -> None:
         raise NoCompiler(f"g++ refuses {source.name}: {done.stderr[:400]}")
 
 
-def _digest(paths: list[Path]) -> str:
-    digest = blake2b(" ".join(FLAGS).encode(), digest_size=8)
-    for path in paths:
+def digest_of(flags: tuple[str, ...], *others: Path) -> str:
+    """16 hexadecimal digits of the flags, the kernels' sources and other files."""
+    digest = blake2b(" ".join(flags).encode(), digest_size=8)
+    for path in (*others, *sources()):
         digest.update(path.read_bytes())
     return digest.hexdigest()
