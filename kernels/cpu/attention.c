@@ -15,11 +15,12 @@
  *   M'       = max(M, m);  a = exp(M - M');  b = exp(m - M')
  *   L, O     = fma(l, b, L * a), fma(o, b, O * a);  out = O / L
  *
- * A piece of work is some neighbouring tokens and one kv head: the query heads of that group and
- * the tokens of one sequence share each stripe's conversion to f32 (up to ROWS queries at a time).
+ * A piece of work is some neighbouring tokens and one kv head (attention_groups.h): the query heads
+ * of that group and the tokens of one sequence share each stripe's conversion to f32.
  * Per stripe and query 128 * D multiply-adds, at most 16 a cycle; 256 * D bytes read from memory.
- * Measured / limit, one core: 22 to 27 G / 38 G (16 a cycle) for a chunk of 256 tokens; one token
- * reads its KV at 9 to 14 GB/s of 12 to 13. Table: tests/bench/RESULTS.md.
+ * Measured / limit, one core: 27 to 32 G / 38 G (16 a cycle) for a chunk of 256 or 512 tokens; 45
+ * to 50 G with attention_avx512.c. One token reads 7 to 11 GB/s of KV: it converts as long as it
+ * reads. Table: tests/bench/RESULTS.md.
  * Spec: kernels/reference.py attention. Bench: tests/bench/bench_kernels.py --op attention.
  * Source: Dao et al. 2022, arXiv:2205.14135; paged form: Kwon et al. 2023, arXiv:2309.06180.
  */

@@ -16,13 +16,14 @@
  *     out[r]  = out[r] + acc[r]                               stripes in order
  *
  * One token: a tile is unpacked in registers on the way from memory. More: each stripe is unpacked
- * once to bytes (4 KiB, first-level cache), then up to COLUMNS tokens at a time share its loads.
+ * once to bytes (4 KiB, first-level cache), then up to COLUMNS tokens at a time share its loads,
+ * while the next stripe is fetched. Sums of a chunk stay beside it and are written once.
  *
  * Limits. Many tokens: 512 multiply-adds of a unit and a token take 16 maddubs, 14 paddw and 11
  * more, 13.7 cycles on three vector ports (37 a cycle); maddubs + paddw alone would allow 48. One
  * token: 24 operations more for unpacking, 22 cycles for 288 bytes, above what memory gives.
- * Measured / limit, one core: 83 to 93 G / 126 G (maddubs + paddw) from 64 tokens on, 52 to 61 G
- * with 4; with one token the matrix passes at the speed of memory. Table: tests/bench/RESULTS.md.
+ * Measured / limit, one core: 105 G / 126 G (maddubs + paddw) from 32 tokens on, 100 G with 10,
+ * 86 G with 4; with one token the matrix passes at the speed of memory. tests/bench/RESULTS.md.
  * Spec: kernels/reference.py matmul. Bench: tests/bench/bench_kernels.py --op matmul_q4_0.
  */
 #pragma GCC target("avx2,fma,f16c")

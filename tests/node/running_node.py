@@ -85,11 +85,15 @@ class Node:
     def program(self, name: str) -> psutil.Process:
         """The program that a keeper keeps."""
 
-        def pid() -> int | None:
+        def running() -> psutil.Process | None:
             state = json.loads((self.home / "run" / f"{name}.json").read_text())
-            return state["pid"] if state["state"] == "running" else None
+            try:
+                return psutil.Process(state["pid"]) if state["state"] == "running" else None
+            except psutil.NoSuchProcess:  # its keeper has not seen its end yet
+                return None
 
-        return psutil.Process(wait_for(pid, f"{name} runs"))
+        found: psutil.Process = wait_for(running, f"{name} runs")
+        return found
 
     def kill_program(self, name: str) -> None:
         """kill -9, and wait until the keeper has started it again."""

@@ -2,14 +2,15 @@
 
 import os
 import resource
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from kv_tier.budget import TierLimits
 from kv_tier.tier import KvTier as KvTier
+from workers.log import logger
 from workers.settings import Settings
 
+log = logger("kv")  # also sends the tier's own lines to stderr, whoever opens it
 FREE_SHARE: Final = 20  # a twentieth of the disk stays free, so that the store can always write
 FREE_BYTES: Final = 2 << 30  # and so many bytes at least
 KV_SHARE: Final = 2  # half of the disk at most, when nothing is said
@@ -46,5 +47,7 @@ def allow_many_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):
+        try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError) as error:
+            log.debug("the limit of open files stays", limit=soft, error=str(error))

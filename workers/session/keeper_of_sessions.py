@@ -1,6 +1,8 @@
 """The thread that makes a finished turn durable before anybody is told that it finished.
 
-    Kept, end ─► commit the token log ─► note it in Redis ─► the end, to the emitter ─► the writer
+    Kept, end ─► commit the token log ─► note it in Redis ─► to the writer ─► the end is told
+
+So whoever comes next, in whichever pool, finds the log, and knows who still has the rest.
 
 What happens to the commit:
 
@@ -111,8 +113,8 @@ class KeeperOfSessions(Servant):
             self.release(ended.kept)
             return
         self.note_kept(ended.turn, manifest)
-        self.tell(Told(ended.item, ended.end, ended.text))
         self.writer.put(Suspended(ended.kept, ended.turn.full_id, manifest))
+        self.tell(Told(ended.item, ended.end, ended.text))
 
     def commit(self, ended: Ended) -> Manifest:
         """The session's log with this turn, durable. Raises NotOurs, NotSaved."""

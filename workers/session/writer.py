@@ -10,9 +10,11 @@ that goes on takes the place of what was kept of its last turn.
 Invariants: an entry is written by nobody else while busy; each Kept is released exactly once.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -35,6 +37,7 @@ LOOK_S: Final = 1.0
 SHORT_S: Final = 2.0  # memory that is short for so long is taken back unwritten
 COLLECT_S: Final = 600.0  # between two collections of what nobody needs, when there is time
 FIRST_COLLECT_S: Final = 30.0
+NICE: Final = 5  # steps come first where cores are short
 
 
 @dataclass(eq=False, slots=True)
@@ -141,6 +144,7 @@ class Writer(Servant):
     # --- the thread ---
 
     def serve(self) -> None:
+        step_aside()
         while True:
             with self.changed:
                 entry = self._next()
@@ -274,3 +278,9 @@ class Writer(Servant):
         if not entry.is_busy:
             self.entries.remove(entry)
             self.release(entry.kept)
+
+
+def step_aside() -> None:
+    """Let other threads go before this one."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

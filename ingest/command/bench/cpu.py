@@ -55,7 +55,7 @@ class Plan:
     def cases(self, model: str, threads: int) -> list[Case]:
         """Prefill, decode by context and sessions, and the share of a decode step in C.
 
-        A whole long prompt takes longest, so it is prefilled with the most threads alone.
+        A whole long prompt, or the peer behind one, takes longest: with the most threads alone.
         """
         found, most = [], PEER_TOKENS.get(model, 1 << 30)
         contexts = self.contexts or (SHORT, *LONG.get(model, ()))
@@ -63,7 +63,8 @@ class Plan:
             found.append(Case(phase="prefill", sessions=1, context=self.prompt_tokens))
         for context in contexts:
             for sessions in self._sessions(model, context):
-                steps, beside = self._steps(sessions), context <= most
+                steps, is_most = self._steps(sessions), threads == max(self.threads)
+                beside = context <= most and (context <= MANY_SESSIONS or is_most)
                 found.append(
                     Case(phase="decode", sessions=sessions, context=context, steps=steps,
                          beside_peer=beside)

@@ -74,6 +74,9 @@ def test_a_plan_has_each_case_once_and_long_contexts_in_processes_of_their_own()
 def test_whole_long_prompts_are_prefilled_with_the_most_threads_alone():
     plan = Plan([1, 2], ["prefill", "extend"], [1], [], 512, None, 5)
     assert [(c.phase, c.context) for c in plan.cases("135M-default", 1)] == [("prefill", 512)]
+    plan_of_decode = Plan([1, 2], ["decode"], [1], [8000], 512, None, 5)
+    beside = [plan_of_decode.cases("135M-default", n)[0].beside_peer for n in (1, 2)]
+    assert beside == [False, True]
     assert [(c.phase, c.context) for c in plan.cases("135M-default", 2)] == [
         ("prefill", 512), ("extend", 8000), ("prefill", 8000),
     ]  # fmt: skip

@@ -58,7 +58,7 @@ def desk(monkeypatch):
 
 def test_the_log_is_durable_before_the_end_is_told(desk):
     desk.end()
-    assert desk.did == [("told", DONE, 1), ("written behind", 1)]
+    assert desk.did == [("written behind", 1), ("told", DONE, 1)]
     [log] = desk.tier.committed
     assert (log.token_ids, log.last_request, log.digest) == (tuple(range(601)), "r1", "ab")
     assert log.messages == (598, "Hello")
@@ -85,7 +85,7 @@ def test_a_late_worker_that_took_the_fence_does_not_end_its_owner(desk):
     desk.end()
     [log] = desk.tier.committed
     assert log.fence == 7
-    assert desk.did[0] == ("told", DONE, 1)
+    assert desk.did[-1] == ("told", DONE, 1)
 
 
 def test_a_session_that_was_deleted_meanwhile_stays_deleted(desk):
@@ -113,7 +113,7 @@ def test_what_an_earlier_owner_committed_is_not_committed_again(desk):
     turn = turn_of(head)
     desk.end(type(turn)("default", "s", "s", 5, head, None))
     assert desk.tier.committed == []
-    assert desk.did == [("told", DONE, 0), ("written behind", 4)]
+    assert desk.did == [("written behind", 4), ("told", DONE, 0)]
 
 
 def test_a_full_store_later_clears_the_mark(desk):
