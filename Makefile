@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 suite = @echo "== $(1)"; begin=$$(date +%s); $(2) || exit 1; echo "== $(1): $$(( $$(date +%s) - begin )) s"
 
 .PHONY: help build build-dev start test test-lint test-compiled test-pure test-slow \
-        bench bench-27b bench-peers tidy clean
+        gpu-report bench bench-27b bench-peers tidy clean
 
 help:
 	@echo "make start        build what is missing, then run the node; Ctrl-C stops it"
@@ -28,6 +28,7 @@ help:
 	@echo "make test-slow    the tests that take minutes"
 	@echo "make bench        benchmark tables, beside llama.cpp on the same file and threads"
 	@echo "make bench-27b    the same of random weights in Qwen3.5-27B's shape (15 GB), without a peer"
+	@echo "make gpu-report   registers and spills of the CUDA kernels, for each GPU (needs nvcc)"
 	@echo "make bench-peers  install what make bench compares with (builds it: minutes)"
 	@echo "make tidy         format, lint, type check"
 	@echo "make clean        remove all that was built; var/ (models, results, store) stays"
@@ -103,6 +104,9 @@ bench-peers: build
 	    && echo -mno-amx-tile -mno-amx-int8 -mno-amx-bf16)"; \
 	  CFLAGS="$$flags" CXXFLAGS="$$flags" $(PIP) install "$$($(BIN)/python -c "import tomllib; print(*tomllib.load(open( \
 	    'pyproject.toml', 'rb'))['project']['optional-dependencies']['bench'])")"; }
+
+gpu-report: build
+	@$(BIN)/python -m kernels.cuda.build --report
 
 bench: bench-peers
 	@$(BIN)/lockstep bench cpu

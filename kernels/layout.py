@@ -1,6 +1,6 @@
 """How a weight matrix is packed: in tiles of 16 rows, so that one vector holds many rows.
 
-LAYOUT.md has the picture; the C of kernels/cpu reads these bytes, and a GPU's kernels are to.
+LAYOUT.md has the picture; the kernels of kernels/cpu and kernels/cuda read these bytes.
 
     raw (GGUF)   row 0: block 0, block 1, ...        row 1: block 0, ...
     packed       tile 0: unit 0, unit 1, ...         tile 1: unit 0, ...

@@ -1,8 +1,8 @@
 """The contract of the arithmetic: every op, once, with its shapes.
 
-Two sides implement it, under the same names: kernels/reference.py (the float64 judge) and
-kernels/cpu (AVX2); a GPU side, kernels/cuda, is to come. What an op computes stands here; in which
-order it adds stands in ARITHMETIC.md; how arrays lie in memory stands in LAYOUT.md.
+Three sides implement it, under the same names: kernels/reference.py (the float64 judge),
+kernels/cpu (AVX2) and kernels/cuda (a GPU). What an op computes stands here; in which order it adds
+stands in ARITHMETIC.md; how arrays lie in memory stands in LAYOUT.md.
 
 Sizes: T tokens of one step, S sequences, R rows that want logits, H hidden, V vocabulary, D head
 dimension. All activations are float32, C-contiguous, one row per token. Outputs come first and are

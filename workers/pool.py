@@ -1,7 +1,8 @@
 """A pool's process: `python -m workers.pool cpu` or `gpu`. One processor, one engine, one worker.
 
 The gpu pool of a machine without a GPU says "absent" and sleeps, unless LOCKSTEP_GPU=cpu, where a
-second CPU engine stands in for it.
+second CPU engine stands in for it, or LOCKSTEP_GPU=emulate, where the GPU's own kernels run on the
+CPU: the same bits, some hundred times slower, for tests.
 """
 
 import os
@@ -21,6 +22,7 @@ from workers.store import Store
 from workers.wire import POOLS, PoolLoad
 
 if TYPE_CHECKING:
+    from kernels.ops import Ops
     from kv_tier.chain import Chain
     from kv_tier.tier import KvTier
     from workers.engine.engine import Engine
@@ -36,12 +38,16 @@ def main(arguments: list[str]) -> int:
         print(f"usage: python -m workers.pool {'|'.join(POOLS)}", file=sys.stderr)
         return 2
     pool, config = arguments[0], settings()
-    if pool == "gpu" and config.gpu != "cpu":
-        return stay_absent(config)
+    if pool == "gpu" and config.gpu in ("auto", "off"):
+        is_off = config.gpu == "off"
+        return stay_absent(config, "switched off" if is_off else "no GPU that can be used")
+    from kernels.cuda.emulate.build import NoCompiler
     from workers.model.config import BadModel
 
     try:
         worker = build_worker(pool, config)
+    except NoCompiler as error:
+        return stay_absent(config, str(error))
     except BadModel as error:
         logger(pool).error("no model", reason=str(error))
         return 1
@@ -49,12 +55,11 @@ def main(arguments: list[str]) -> int:
     return int(worker.crashed)
 
 
-def stay_absent(config: Settings) -> int:
-    """Say again and again that there is no such processor here."""
+def stay_absent(config: Settings, note: str) -> int:
+    """Say again and again that there is no such processor here.   note: why"""
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    note = "switched off" if config.gpu == "off" else "this version has no GPU engine yet"
     logger("gpu").info("no GPU pool", reason=note)
     store = Store.of(config)
     load = PoolLoad(pool="gpu", worker=f"{os.uname().nodename}-absent", state="absent", note=note)
@@ -65,7 +70,7 @@ def stay_absent(config: Settings) -> int:
 
 
 def build_worker(pool: str, config: Settings) -> "PoolWorker":
-    """The model, its engine and the worker around it. Raises BadModel."""
+    """The model, its engine and the worker around it. Raises BadModel, NoCompiler."""
     store = Store.of(config)  # before rq is imported: it reads its key prefix then
     from workers.queue.pool_worker import PoolWorker, after_layer
     from workers.queue.pulse import Pulse
@@ -75,7 +80,7 @@ def build_worker(pool: str, config: Settings) -> "PoolWorker":
     slot, pulse = take_slot(config.home, pool), Pulse()
     say_loading(store, pool, slot.name, config.model)
     tier = find_tier(pool, config)
-    engine, text, state_slots = build_engine(config, after_layer(pulse), tier)
+    engine, text, state_slots = build_engine(pool, config, after_layer(pulse), tier)
     backing = None
     if tier is not None:
         backing = Backing(tier, engine, text, pulse, model=config.model, state_slots=state_slots)
@@ -103,14 +108,24 @@ def find_tier(pool: str, config: Settings) -> "KvTier | None":
         return None
 
 
-def build_engine(
-    config: Settings, after_layer: Callable[[], None], tier: "KvTier | None"
-) -> "tuple[Engine, TextModel, int]":
-    """The CPU's engine with the configured model, its text side, and its number of state slots.
+def ops_of(pool: str, config: Settings) -> "Ops":
+    """The arithmetic of a pool. Raises NoCompiler."""
+    if pool == "gpu" and config.gpu == "emulate":
+        from kernels.cuda.emulate.host import emulated_ops
 
-    Raises BadModel.
-    """
+        return emulated_ops()
     from kernels.cpu.host import CpuOps
+
+    return CpuOps(config.num_threads)
+
+
+def build_engine(
+    pool: str, config: Settings, after_layer: Callable[[], None], tier: "KvTier | None"
+) -> "tuple[Engine, TextModel, int]":
+    """A pool's engine with the configured model, its text side, and its number of state slots.
+
+    Raises BadModel, NoCompiler.
+    """
     from workers.engine.engine import Engine
     from workers.engine.limits import limits_of
     from workers.model.build import PACK, load_model
@@ -120,7 +135,7 @@ def build_engine(
 
     folder = ensure(config.home, config.model, progress=None)
     limits = limits_of(config, Weights.open(folder / PACK).config)
-    ops = CpuOps(config.num_threads)
+    ops = ops_of(pool, config)
     model = load_model(
         folder,
         ops,

@@ -15,6 +15,7 @@ from workers.engine.limits import EngineLimits
 from workers.model import catalog
 from workers.model.build import load_model
 from workers.model.config import BadModel
+from workers.settings import settings
 from workers.text.text_model import TextModel
 
 POOLS: Final = ("cpu", "gpu", "reference")
@@ -63,8 +64,21 @@ def ops_of(processor: Processor) -> Ops:
 
         return ReferenceOps()
     if processor.pool == "gpu":
-        raise Failure("this version has no GPU engine yet: use --pool cpu", USAGE)
+        return gpu_ops()
     raise Failure(f"--pool must be one of {', '.join(POOLS)}, not {processor.pool!r}", USAGE)
+
+
+def gpu_ops() -> Ops:
+    """The GPU's kernels, emulated where LOCKSTEP_GPU says so. Raises Failure."""
+    from kernels.cuda.emulate.build import NoCompiler
+    from kernels.cuda.emulate.host import emulated_ops
+
+    if settings().gpu != "emulate":
+        raise Failure("no GPU that can be used: --pool cpu, or LOCKSTEP_GPU=emulate", USAGE)
+    try:
+        return emulated_ops()
+    except NoCompiler as error:
+        raise Failure(f"the GPU cannot be emulated: {error}") from error
 
 
 def local_engine(

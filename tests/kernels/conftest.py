@@ -3,10 +3,14 @@
 import pytest
 
 from kernels.cpu.host import CpuOps, usable_isas
+from kernels.cuda.emulate.host import emulated_ops
 from kernels.reference import ReferenceOps
 from tests.kernels.scalar_ops import ScalarOps, compile_model
 
-SIDES = ("avx2-1", "avx2-5", "avx512-1", "avx512-2", "amx-1", "amx-2", "scalar")  # ISA-threads
+SIDES = (
+    *("avx2-1", "avx2-5", "avx512-1", "avx512-2", "amx-1", "amx-2", "scalar"),  # ISA-threads
+    *("gpu-forward", "gpu-shuffled"),  # emulated, in this order of threads
+)
 TOLERANCES = {  # (relative, absolute) to the judge, float32
     "embed": (1e-7, 1e-7),
     "matmul": (2e-5, 2e-4),
@@ -38,6 +42,8 @@ def ops(request, scalar):
     name, _, threads = request.param.partition("-")
     if name == "scalar":
         return scalar
+    if name == "gpu":
+        return emulated_ops(threads)
     if name not in usable_isas():
         pytest.skip(f"this processor lacks {name}")
     return CpuOps(int(threads), name)

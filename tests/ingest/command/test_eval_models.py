@@ -9,6 +9,7 @@ import pytest
 from ingest.command import eval as command
 from ingest.command.local_engine import Processor, model_folder
 from tests.ingest.command.test_eval import lockstep
+from workers.settings import settings
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 FILES = sorted(GOLDEN.glob("tiny_*.gguf"))
@@ -41,6 +42,16 @@ def test_logits_are_golden_within_their_tolerance(model, tmp_path, pool):
 def test_the_same_bits_whatever_runs(model, tmp_path, threads, chunk, beside):
     expected = logits_of(model, tmp_path / "a.npy", Processor("cpu", 1, 512))
     got = logits_of(model, tmp_path / "b.npy", Processor("cpu", threads, chunk), beside)
+    assert np.array_equal(got.view(np.uint32), expected.view(np.uint32))
+
+
+def test_the_gpu_pool_gives_the_same_bits(model, tmp_path, monkeypatch):
+    """The GPU's kernels, emulated; the settings are read from the environment, once."""
+    expected = logits_of(model, tmp_path / "a.npy", Processor("cpu", 1, 512))
+    monkeypatch.setenv("LOCKSTEP_GPU", "emulate")
+    settings.cache_clear()
+    got = logits_of(model, tmp_path / "b.npy", Processor("gpu", 1, 31), 1)
+    settings.cache_clear()
     assert np.array_equal(got.view(np.uint32), expected.view(np.uint32))
 
 

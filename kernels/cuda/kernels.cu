@@ -1,0 +1,11 @@
+// kernels.cu - all kernels in one translation unit: what nvcc makes a fatbin of, and g++ a library.
+#include "activation.cu"
+#include "attention_prefill.cu"
+#include "conv.cu"
+#include "delta.cu"
+#include "head.cu"
+#include "matmul_f32.cu"
+#include "matmul_few.cu"
+#include "matmul_many.cu"
+#include "norm.cu"
+#include "quantize.cu"
