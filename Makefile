@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 suite = @echo "== $(1)"; begin=$$(date +%s); $(2) || exit 1; echo "== $(1): $$(( $$(date +%s) - begin )) s"
 
 .PHONY: help build build-dev start test test-lint test-compiled test-pure test-slow \
-        gpu-report bench bench-27b bench-peers tidy clean
+        gpu-report bench bench-27b bench-kv bench-peers tidy clean
 
 help:
 	@echo "make start        build what is missing, then run the node; Ctrl-C stops it"
@@ -29,6 +29,7 @@ help:
 	@echo "make bench        benchmark tables, beside llama.cpp on the same file and threads"
 	@echo "make bench-27b    the same of random weights in Qwen3.5-27B's shape (15 GB), without a peer"
 	@echo "make gpu-report   registers and spills of the CUDA kernels, for each GPU (needs nvcc)"
+	@echo "make bench-kv     sessions: resuming beside computing again, writing, forking, keeping"
 	@echo "make bench-peers  install what make bench compares with (builds it: minutes)"
 	@echo "make tidy         format, lint, type check"
 	@echo "make clean        remove all that was built; var/ (models, results, store) stays"
@@ -117,6 +118,10 @@ bench-27b: build
 	  || $(BIN)/lockstep model synth --like qwen3.5-27b --pack
 	@$(BIN)/lockstep bench cpu --model synth-qwen3.5-27b --no-peer --case prefill,decode \
 	  --sessions 1,4,10 --context 64 --prompt-tokens 64 --threads $$(nproc) --steps 2 --rounds 3
+
+bench-kv: build
+	@$(BIN)/lockstep bench kv
+	@$(BIN)/lockstep bench kv --model 1.5B --case resume,suspend
 
 tidy: build-dev
 	@$(BIN)/ruff format .

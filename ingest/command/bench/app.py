@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -18,6 +18,8 @@ from ingest.command.failure import USAGE, Failure
 from workers.settings import settings
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, help="Measure speed, beside a peer.")
+KV_CASES: Final = ("resume", "suspend", "append", "fork", "step", "idle")
+KV_TOKENS_MIN: Final = 256
 AsJson = Annotated[bool, Option("--json", help="Print one JSON object with `rows`.")]
 
 
@@ -117,6 +119,42 @@ def serve(
     print(json.dumps(found)) if as_json else show_serve(found)
 
 
+@app.command()
+def kv(
+    model: Annotated[str, Option(help="135M-default, 1.5B, or a name of this node's models.")] = (
+        "135M-default"
+    ),
+    case: Annotated[str, Option(help="Comma-separated.")] = ",".join(KV_CASES),
+    tokens: Annotated[
+        str, Option(help="Of the sessions, comma-separated. Absent: 1024,8192; of 1.5B 32768.")
+    ] = "",
+    threads: Annotated[int, Option(min=0, help="Of the CPU; 0: as configured.")] = 0,
+    sessions: Annotated[int, Option(min=1, help="Idle ones.")] = 10_000,
+    rounds: Annotated[int, Option(min=1, help="How often each case is measured.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Resuming a session beside computing it again; writing, forking and keeping sessions."""
+    from ingest.command.bench import kv as bench_kv
+
+    cases = [part.strip() for part in case.split(",")]
+    if set(cases) - set(KV_CASES):
+        raise Failure(f"--case: must be of {', '.join(KV_CASES)}, got {case!r}", USAGE)
+    lengths = numbers("--tokens", tokens) if tokens else []
+    if lengths and min(lengths) < KV_TOKENS_MIN:
+        raise Failure(f"--tokens: a session is {KV_TOKENS_MIN} tokens at least", USAGE)
+    config = settings()
+    plan = bench_kv.Plan(cases, lengths, rounds, threads or config.num_threads, sessions)
+    with bar() as shown:
+        task = shown.add_task("loading", total=None)
+
+        def tell(what: str, done: int, total: int) -> None:
+            shown.update(task, description=what, completed=done, total=total or None)
+
+        chosen = measured(model, tell)
+        found = bench_kv.measure(plan, chosen, config.home / "bench", tell)
+    print(json.dumps(found)) if as_json else show_kv(found)
+
+
 def model_folder(name: str) -> Path:
     """The model's folder. Raises Failure."""
     from workers.model import catalog
@@ -174,3 +212,13 @@ def show_serve(found: dict[str, Any]) -> None:
     console = Console()
     console.print(latency)
     console.print(cost)
+
+
+def show_kv(found: dict[str, Any]) -> None:
+    heads = ("case", "model", "tokens", "tier", "unit", "ours", "goal", "ratio")
+    table = Table(*heads, "beside", title=f"medians of {found['rounds']}")
+    for row in found["rows"]:
+        rest = [f"{name} {value}" for name, value in row.items() if name not in heads]
+        cells = ("" if row.get(name) is None else str(row[name]) for name in heads)
+        table.add_row(*cells, ", ".join(rest))
+    Console().print(table)
