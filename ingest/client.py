@@ -97,12 +97,13 @@ class Client:
         if job is not None:  # its stream has expired already
             yield end_of(job)
 
-    def cancel(self, request_id: str) -> str:
-        """Gives "cancelled" (it waited), "cancelling" (its pool was told) or "ended".
+    def cancel(self, request_id: str, *, unseen: bool = False) -> str:
+        """Gives "cancelled" (it waited), "cancelling" (its pool was told), "ended" or "unknown".
 
-        An id that nobody has seen yet is taken by it: a request of that id will not run.
+        unseen: for whoever has just sent it by XADD. An id that nobody has read yet is taken, and a
+        request of that id will not run.
         """
-        return self.store.cancel(request_id, unseen=True)
+        return self.store.cancel(request_id, unseen=unseen)
 
     def _entries(
         self, request_id: str, after: str, timeout_s: float | None

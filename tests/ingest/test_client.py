@@ -76,7 +76,7 @@ def test_a_request_is_cancelled_wherever_it_is(client, node, wait_until):
 
 def test_a_request_that_no_router_has_read_is_cancelled_too(client):
     request_id = client.enqueue(prompt="Hello")
-    assert client.cancel(request_id) == "cancelled"
+    assert client.cancel(request_id, unseen=True) == "cancelled"
     assert client.result(request_id, timeout_s=10).status == "cancelled"
 
 
