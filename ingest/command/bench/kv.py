@@ -1,7 +1,7 @@
 """`lockstep bench kv`: resuming a session beside computing it again, and what keeping it costs.
 
-    resume   time to first token of a turn behind so many tokens: KV in RAM, in the page cache, on
-             the disk; beside the same prompt computed
+    resume   time to first token of a prompt of so many tokens, of which the last 16 are new: KV in
+             RAM, in the page cache, on the disk; beside the same prompt computed
     suspend  bytes a second from memory to synced files, beside the same files written plainly
     append   what a block of new tokens and the manifest of a turn take
     fork     a second session over the same KV
@@ -123,12 +123,12 @@ def resume_rows(
 ) -> list[Row]:
     computed = num_tokens <= COMPUTED_MAX.get(name, COMPUTED_ELSE)
     progress(f"KV of {num_tokens} tokens", 0, 0)
-    ids = seat.token_ids(num_tokens)
+    ids = seat.token_ids(num_tokens - NEW_TOKENS - 1)
     if computed:
         ids, num_kv = seat.computed(ids, TENANT)
     else:
         seat.tier.put(TENANT, seat.made_up(ids, TENANT))
-        num_kv = num_tokens // BLOCK_TOKENS * BLOCK_TOKENS
+        num_kv = len(ids) // BLOCK_TOKENS * BLOCK_TOKENS
     num_bytes = sum(path.stat().st_size for path in seat.files())
     found: dict[str, list[First]] = {"ram": [], "page cache": [], "disk": []}
     read: list[int] = []
@@ -198,7 +198,8 @@ def estimated(seat: Seat, ids: Sequence[int], num_kv: int, progress: Progress) -
     engine = seat.engine()
     seat.first_token(engine, turn(seat, ids, 0), TENANT, num_kv)  # all of it is in RAM now
     times = []
-    for number, begin in enumerate((0, num_kv // 2 // BLOCK_TOKENS * BLOCK_TOKENS, num_kv)):
+    last = num_kv - STEP_TOKENS
+    for number, begin in enumerate((0, last // 2 // BLOCK_TOKENS * BLOCK_TOKENS, last)):
         progress("a chunk", number, 3)
         chunk = [*ids[:begin], *seat.token_ids(STEP_TOKENS, 50 + number)]
         first = seat.first_token(engine, chunk, TENANT, begin)

@@ -28,7 +28,7 @@ from workers.model.build import load_model
 from workers.text.text_model import TextModel
 from workers.wire import EndEvent, Request, SamplingParams, TokenEvent
 
-NEW_TOKENS: Final = 16  # of the turn that goes on
+NEW_TOKENS: Final = 16  # of the turn that goes on, at the end of its prompt
 BATCH: Final = 4
 SPARE_BLOCKS: Final = 32
 
