@@ -198,12 +198,13 @@ class Engine:
     def suspend(self, request_id: str) -> Kept | None:
         """Between steps: it leaves without an event, and its memory is the Kept's.
 
-        None when it is not here, was refused, or the engine has no chain.
+        None when it is not here, was refused, or the engine has no chain: then nothing changes, and
+        a refused one ends by the next step.
         """
         sequence = self._sequences.get(request_id)
-        if sequence is None:
+        if sequence is None or sequence.reuse is None:
             return None
-        kept = None if sequence.reuse is None else self._hand_out(sequence)
+        kept = self._hand_out(sequence)
         self._forget(sequence)
         return kept
 

@@ -244,6 +244,13 @@ def test_what_failed_leaves_nothing_behind(engine):
     assert engine._state is None or engine._state.pool.num_checkpoints == 0
 
 
+def test_who_was_refused_is_not_suspended_and_ends(engine):
+    engine.add(make_request(token_ids=()), keep=True)
+    assert engine.suspend("r") is None
+    (end,) = step_all(engine)
+    assert end.event.code == "bad_request"
+
+
 def step_all(engine) -> list:
     outputs = []
     while engine.has_work():
