@@ -127,8 +127,9 @@ def resume_rows(
     if computed:
         ids, num_kv = seat.computed(ids, TENANT)
     else:
-        seat.tier.put(TENANT, seat.made_up(ids, TENANT))
         num_kv = len(ids) // BLOCK_TOKENS * BLOCK_TOKENS
+        ids = ids[:num_kv]  # so that only what is new is computed
+        seat.tier.put(TENANT, seat.made_up(ids, TENANT))
     num_bytes = sum(path.stat().st_size for path in seat.files())
     found: dict[str, list[First]] = {"ram": [], "page cache": [], "disk": []}
     read: list[int] = []
@@ -155,7 +156,8 @@ def resume_rows(
         else estimated(seat, ids, num_kv, progress)
     )
     steps = {tier: median(one.seconds - one.fetch_s for one in all) for tier, all in found.items()}
-    about = {"kv": "computed" if computed else "made up", "bytes": num_bytes}
+    about: Row = {"kv": "computed" if computed else "made up", "bytes": num_bytes}
+    about["prompt_tokens"] = len(ids) + NEW_TOKENS
     about["recompute"] = "measured" if computed else "estimated from chunks at 0, 1/2 and the end"
     rows = []
     for tier, firsts in found.items():
