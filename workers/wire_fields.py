@@ -1,6 +1,7 @@
 """Requests and events as fields of hashes and stream entries, and back (page: WIRE.md)."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -141,13 +142,20 @@ def parse_job(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
     return job
 
 
+INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 SESSION_INTS: Final = ("fence", "tokens", "generation", "used_ms")
 
 
 def parse_session(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """A session's hash with Python's types."""
-    words = {name.decode(): value.decode("utf-8", "replace") for name, value in raw.items()}
-    return {name: int(text) if name in SESSION_INTS else text for name, text in words.items()}
+    """A session's hash with Python's types, without numbers that are none: nobody needs them."""
+    words = {k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in raw.items()}
+    session: dict[str, Any] = {}
+    for name, text in words.items():
+        if name not in SESSION_INTS:
+            session[name] = text
+        elif INTEGER.fullmatch(text):
+            session[name] = int(text)
+    return session
 
 
 WEBHOOK_INTS: Final = ("attempts", "failures", "last_status", "last_ms", "next_at", "created_ms")

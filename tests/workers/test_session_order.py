@@ -481,3 +481,11 @@ def test_every_request_ends_once_and_in_order_whatever_happens(store, seed):
         assert mine == sorted(mine, key=ids.index) and len(mine) == len(set(mine))
         assert all(store.job(i)["status"] in ("finished", "cancelled", "failed") for i in ids)
         assert "holder" not in store.session(session)
+
+
+def test_numbers_that_are_none_are_left_out_and_a_fence_begins_anew(store):
+    routed(store, "r1")
+    store.redis.hset(store.keys.session("s"), mapping={"fence": "abc", "generation": "x"})
+    assert set(store.session("s")) & {"fence", "generation"} == set()
+    [item] = claim(store)
+    assert (item.job_id, item.fence) == ("r1", 1)
