@@ -7,6 +7,7 @@ DELETE /v1/sessions/ID    its token log and KV go; 409 while a request of it wai
 They are the default tenant's. Files are read in helper threads, and opened at the first question.
 """
 
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -92,13 +93,20 @@ def details(desk: Desk, session_id: str) -> dict[str, Any]:
 
 def forget(desk: Desk, session_id: str) -> dict[str, Any]:
     """Raises ApiError: 404 when there is none, 409 when it is in use."""
-    head_of(desk, session_id)
+    if not is_damaged(desk, session_id):  # one that nobody can read goes, too
+        head_of(desk, session_id)
     reason = held(desk.store.session(full_id(DEFAULT_TENANT, session_id)))
     if reason is not None:
         message = f"id: session {session_id!r} is in use: {reason}; cancel it or ask again"
         raise ApiError(409, message, param="id", code="session_in_use", retry_after_s=RETRY_HELD_S)
     freed = desk.tier().drop(DEFAULT_TENANT, session_id)
     return {"id": session_id, "object": "session.deleted", "deleted": True, "bytes": freed}
+
+
+def is_damaged(desk: Desk, session_id: str) -> bool:
+    with suppress(ValueError):
+        return desk.tier().sessions.damaged(DEFAULT_TENANT, session_id) > 0
+    return False
 
 
 def head_of(desk: Desk, session_id: str) -> Any:

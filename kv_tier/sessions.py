@@ -73,6 +73,26 @@ class Sessions:
         """
         return self._head(self.folder(tenant, session_id))
 
+    def damaged(self, tenant: str, session_id: str) -> int:
+        """The newest generation whose manifest is there and cannot be read; 0: there is none.
+
+        Raises NewerVersion, DiskError.
+        """
+        folder = self.folder(tenant, session_id)
+        for generation in reversed(names_in(folder, "manifest")):
+            try:
+                self._read(folder, generation)
+            except CorruptFile:
+                return generation
+            except DiskError as error:
+                if error.number == errno.EIO:
+                    return generation
+                if error.number != errno.ENOENT:
+                    raise
+            else:
+                return 0
+        return 0
+
     def commit(self, manifest: Manifest) -> None:
         """Durable when it returns; the whole generation before it stays until the next commit.
 

@@ -293,3 +293,15 @@ def test_whatever_the_order_only_the_last_fence_commits(scratch):
     global SESSIONS
     SESSIONS = Sessions(scratch)
     run_state_machine_as_test(Writers, settings=settings(max_examples=40, stateful_step_count=20))
+
+
+def test_a_damaged_generation_is_told_until_a_newer_one_holds(tmp_path):
+    sessions = Sessions(tmp_path)
+    assert sessions.damaged(TENANT, SESSION) == 0
+    last = committed(sessions, 5)
+    assert sessions.damaged(TENANT, SESSION) == 0
+    path = sessions.folder(TENANT, SESSION) / manifest_name(5)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert sessions.damaged(TENANT, SESSION) == 5
+    sessions.commit(last)
+    assert sessions.damaged(TENANT, SESSION) == 0

@@ -111,6 +111,8 @@ class Restorer(Servant):
             return OpenTurn(tenant, session_id, full, fence, head, None)
         turn = compose(request, head, self.backing.text)
         self.refuse_gap(full, head, turn)
+        if request.session_mode != "history":  # that is all of it
+            self.refuse_damage(full, tenant, session_id, head, turn)
         return OpenTurn(tenant, session_id, full, fence, head, turn)
 
     def refuse_other_weights(self, head: Manifest | None) -> None:
@@ -126,11 +128,24 @@ class Restorer(Servant):
     def refuse_gap(self, full: str, head: Manifest | None, turn: Turn) -> None:
         """The last turn was answered but not saved: only who sends it along may go on."""
         reason = self.patiently(lambda: self.store.session(full)).get("unsaved")
-        known = len(head.messages) if head else 0
-        told = turn.messages[known:]
-        if reason and not any(message.role == "assistant" for message in told):
+        if reason and not tells_more(turn, head):
             what = f"its last turn was not saved ({reason}): send the whole history"
             raise ComposeError("session_id", what, "session_not_saved")
+
+    def refuse_damage(
+        self, full: str, tenant: str, session_id: str, head: Manifest | None, turn: Turn
+    ) -> None:
+        """A turn may be lost with a damaged manifest: only who sends it along may go on.
+
+        Not lost: what follows the last turn that a pool noted says the same, and names more KV.
+        """
+        damaged = self.backing.tier.sessions.damaged(tenant, session_id)
+        if not damaged or tells_more(turn, head):
+            return
+        noted = self.patiently(lambda: self.store.session(full)).get("generation", damaged)
+        if head is None or head.generation < noted:
+            what = f"generation {damaged} of its log is damaged: send the whole history"
+            raise ComposeError("session_id", what, "session_unreadable")
 
     def composed(self, item: Claimed, request: Request, turn: Turn | None) -> Request:
         """The request with its prompt, and so in the store. Raises NotOurs."""
@@ -170,6 +185,12 @@ class Restorer(Servant):
 
     def patiently(self, call: Callable[[], Result]) -> Result:
         return patiently(call, lambda: self.pulse.stopping, self.worker)
+
+
+def tells_more(turn: Turn, head: Manifest | None) -> bool:
+    """Whether the client's messages hold answers that the session's log does not have."""
+    known = len(head.messages) if head else 0
+    return any(message.role == "assistant" for message in turn.messages[known:])
 
 
 def end_of_error(item: Claimed, error: Exception) -> EndEvent:

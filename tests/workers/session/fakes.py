@@ -67,12 +67,16 @@ class FakeSessions:
     def __init__(self):
         self.fence, self.now = 0, None
         self.take_fails = self.head_fails = None
+        self.generation_damaged = 0
 
     def take(self, tenant, session_id, fence):
         if self.take_fails:
             raise self.take_fails
         self.fence = max(fence, self.fence + 1)
         return self.fence
+
+    def damaged(self, tenant, session_id):
+        return self.generation_damaged
 
     def head(self, tenant, session_id):
         if self.head_fails:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from kv_tier.files import DiskError, DiskFull
+from kv_tier.manifest import Message
 from tests.workers.session.fakes import FakeBacking, FakeStore, item_of, manifest_of
 from workers.session import restorer as restorer_module
 from workers.session.compose import ComposeError, Turn
@@ -185,3 +186,37 @@ def test_leases_are_kept_while_it_works(desk):
 def test_a_prompt_without_a_session_takes_no_fence(desk):
     desk.run(item_of(session_id=None))
     assert desk.done["r1"].turn is None and desk.sessions.fence == 0
+
+
+def answered(turn_messages=()):
+    return Turn([1, 2, 3, 4], tuple(turn_messages), 0, None)
+
+
+def test_a_turn_lost_with_a_damaged_log_is_not_passed_over_in_silence(desk):
+    desk.turn = answered([Message("user", "go on")])
+    desk.sessions.generation_damaged = 4
+    desk.run(new("r1"))
+    assert desk.ended["r1"].code == "session_unreadable"
+    assert "generation 4 of its log is damaged" in desk.ended["r1"].error
+    desk.sessions.now = manifest_of(generation=2)
+    desk.store.hash["generation"] = 4
+    desk.run(new("r2"))
+    assert desk.ended["r2"].code == "session_unreadable"
+
+
+def test_a_damaged_log_that_said_no_more_is_passed_over(desk):
+    desk.turn = answered([Message("user", "go on")])
+    desk.sessions.now = manifest_of(generation=3)
+    desk.sessions.generation_damaged = 4
+    desk.store.hash["generation"] = 3
+    desk.run(new("r1"))
+    assert "r1" in desk.done
+
+
+def test_who_sends_the_whole_history_goes_on_without_the_log(desk):
+    desk.turn = answered([Message("user", "a"), Message("assistant", "b"), Message("user", "c")])
+    desk.sessions.generation_damaged = 4
+    desk.run(new("r1"))
+    desk.turn = answered([Message("user", "a")])
+    desk.run(new("r2", session_mode="history"))
+    assert set(desk.done) == {"r1", "r2"}
