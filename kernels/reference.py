@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from kernels.fused import FusedFromParts
 from kernels.layout import dequantize_blocks, unpack_matrix
 from kernels.ops import (
     BLOCK_TOKENS,
     F32,
-    GELU,
     I32,
     I64,
     QUANT_BLOCK,
@@ -53,7 +53,7 @@ def weights_of(w: Matrix) -> F64:
     return dequantize_blocks(w.kind, unpack_matrix(w.kind, w.data, w.rows, w.cols))
 
 
-class ReferenceOps:
+class ReferenceOps(FusedFromParts):
     """kernels.ops.Ops in float64."""
 
     name = "reference"
@@ -79,33 +79,6 @@ class ReferenceOps:
         blocks = x.values.reshape(*x.scales.shape, QUANT_BLOCK) * x.scales[..., None].astype(float)
         out[...] = blocks.reshape(x.values.shape) @ weights_of(w).T
 
-    def project(
-        self,
-        outs: tuple[F32, ...],
-        x: QuantizedRows,
-        weights: tuple[Matrix, ...],
-        biases: tuple[F32 | None, ...],
-    ) -> None:
-        for out, weight, bias in zip(outs, weights, biases, strict=True):
-            self.matmul(out, x, weight)
-            if bias is not None:
-                self.add(out, bias)
-
-    def gated_project(
-        self,
-        out: QuantizedRows,
-        gate: F32,
-        up: F32,
-        x: QuantizedRows,
-        weights: tuple[Matrix, ...],
-        biases: tuple[F32 | None, ...],
-        activation: str,
-    ) -> None:
-        self.project((gate, up), x, weights, biases)
-        activate = self.gelu_mul if activation == GELU else self.silu_mul
-        activate(gate, gate, up)
-        self.quantize_rows(out, gate)
-
     def matmul_f32(self, out: F32, x: F32, w: Matrix) -> None:
         assert w.kind == "f32", w.kind
         out[...] = x.astype(np.float64) @ weights_of(w).T
@@ -116,21 +89,6 @@ class ReferenceOps:
     def rms_norm(self, out: F32, x: F32, weight: F32, eps: float) -> None:
         mean_square = np.mean(np.square(x, dtype=np.float64), axis=-1, keepdims=True)
         out[...] = x / np.sqrt(mean_square + eps) * weight
-
-    def add_norm(
-        self,
-        normed: F32,
-        quantized: QuantizedRows | None,
-        hidden: F32,
-        branch: F32 | None,
-        weight: F32,
-        eps: float,
-    ) -> None:
-        if branch is not None:
-            self.add(hidden, branch)
-        self.rms_norm(normed, hidden, weight, eps)
-        if quantized is not None:
-            self.quantize_rows(quantized, normed)
 
     def rope(self, x: F32, positions: I32, table: RopeTable) -> None:
         half = table.cos.shape[1]
@@ -169,27 +127,6 @@ class ReferenceOps:
                 scores = keys @ q[t, head].astype(np.float64) * scale
                 weights = np.exp(scores - scores.max())
                 out[t, head] = weights @ values / weights.sum()
-
-    def attend(
-        self,
-        out: F32,
-        quantized: QuantizedRows | None,
-        q: F32,
-        k: F32,
-        v: F32,
-        table: RopeTable,
-        kv: KvArena,
-        layer: int,
-        step: Step,
-        scale: float,
-        window: int = 0,
-    ) -> None:
-        self.rope(q, step.positions, table)
-        self.rope(k, step.positions, table)
-        self.store_kv(kv, layer, k, v, step.slot_mapping)
-        self.attention(out, q, kv, layer, step, scale, window)
-        if quantized is not None:
-            self.quantize_rows(quantized, out.reshape(len(out), -1))
 
     def silu_mul(self, out: F32, gate: F32, up: F32) -> None:
         g = gate.astype(np.float64)

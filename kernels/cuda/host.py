@@ -14,6 +14,7 @@ from kernels.cuda.checks import apart, checked, is_inside, rows_of
 from kernels.cuda.geometry import matmul_launch, up
 from kernels.cuda.launch import THREADS, Kernels, Launcher, Long
 from kernels.cuda.state import conv1d, gated_delta_rule
+from kernels.fused import FusedFromParts
 from kernels.layout import FORMATS, packed_bytes
 from kernels.ops import (
     F32,
@@ -34,7 +35,7 @@ from kernels.ops import (
 WIDE_ROW: Final = 1024  # from here on, a norm takes a block a row
 
 
-class CudaOps:
+class CudaOps(FusedFromParts):
     """kernels.ops.Ops by the kernels of kernels/cuda. What is fused there is its parts here."""
 
     def __init__(self, launcher: Launcher) -> None:
@@ -81,10 +82,7 @@ class CudaOps:
         counts = (len(outs), len(weights), len(biases))
         assert counts == (counts[0],) * 3 and 1 <= counts[0] <= MAX_PRODUCTS, counts
         assert not any(np.may_share_memory(a, b) for i, a in enumerate(outs) for b in outs[:i])
-        for out, weight, bias in zip(outs, weights, biases, strict=True):
-            self.matmul(out, x, weight)
-            if bias is not None:
-                self.add(out, bias)
+        super().project(outs, x, weights, biases)
 
     def gated_project(
         self,
@@ -98,10 +96,7 @@ class CudaOps:
     ) -> None:
         assert activation in (SILU, GELU), activation
         _check_quantized(out, *gate.shape, is_written=True)
-        self.project((gate, up), x, weights, biases)
-        activate = self.gelu_mul if activation == GELU else self.silu_mul
-        activate(gate, gate, up)
-        self.quantize_rows(out, gate)
+        super().gated_project(out, gate, up, x, weights, biases, activation)
 
     def matmul_f32(self, out: F32, x: F32, w: Matrix) -> None:
         num_tokens, cols = x.shape
@@ -145,10 +140,7 @@ class CudaOps:
             assert not np.may_share_memory(normed, hidden), "normed overlaps hidden"
             assert not np.may_share_memory(branch, hidden), "branch overlaps hidden"
             assert not np.may_share_memory(branch, normed), "branch overlaps normed"
-            self.add(hidden, branch)
-        self.rms_norm(normed, hidden, weight, eps)
-        if quantized is not None:
-            self.quantize_rows(quantized, normed)
+        super().add_norm(normed, quantized, hidden, branch, weight, eps)
 
     def l2_norm(self, out: F32, x: F32, eps: float, scale: float) -> None:
         num_tokens, heads, head_dim = x.shape
@@ -192,15 +184,9 @@ class CudaOps:
         window: int = 0,
     ) -> None:
         assert not np.may_share_memory(q, k), "queries overlap keys"
-        rows = out.reshape(len(out), -1)
         if quantized is not None:
-            _check_quantized(quantized, *rows.shape, is_written=True)
-        self.rope(q, step.positions, table)
-        self.rope(k, step.positions, table)
-        self.store_kv(kv, layer, k, v, step.slot_mapping)
-        self.attention(out, q, kv, layer, step, scale, window)
-        if quantized is not None:
-            self.quantize_rows(quantized, rows)
+            _check_quantized(quantized, *out.reshape(len(out), -1).shape, is_written=True)
+        super().attend(out, quantized, q, k, v, table, kv, layer, step, scale, window)
 
     def silu_mul(self, out: F32, gate: F32, up: F32) -> None:
         self._gate("silu_mul", out, gate, up)
