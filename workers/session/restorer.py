@@ -110,9 +110,11 @@ class Restorer(Servant):
         if request.composed and head is not None and head.last_request == request.id:
             return OpenTurn(tenant, session_id, full, fence, head, None)
         turn = compose(request, head, self.backing.text)
-        self.refuse_gap(full, head, turn)
-        if request.session_mode != "history":  # that is all of it
-            self.refuse_damage(full, tenant, session_id, head, turn)
+        noted = self.patiently(lambda: self.store.session(full))
+        if not tells_more(turn, head):
+            self.refuse_gap(noted.get("unsaved"))
+            if request.session_mode != "history":  # that is all of it
+                self.refuse_damage(tenant, session_id, head, noted.get("generation"))
         return OpenTurn(tenant, session_id, full, fence, head, turn)
 
     def refuse_other_weights(self, head: Manifest | None) -> None:
@@ -125,25 +127,24 @@ class Restorer(Servant):
             )
             raise ComposeError("session_id", reason, "session_mismatch")
 
-    def refuse_gap(self, full: str, head: Manifest | None, turn: Turn) -> None:
+    def refuse_gap(self, unsaved: str | None) -> None:
         """The last turn was answered but not saved: only who sends it along may go on."""
-        reason = self.patiently(lambda: self.store.session(full)).get("unsaved")
-        if reason and not tells_more(turn, head):
-            what = f"its last turn was not saved ({reason}): send the whole history"
+        if unsaved:
+            what = f"its last turn was not saved ({unsaved}): send the whole history"
             raise ComposeError("session_id", what, "session_not_saved")
 
     def refuse_damage(
-        self, full: str, tenant: str, session_id: str, head: Manifest | None, turn: Turn
+        self, tenant: str, session_id: str, head: Manifest | None, noted: int | None
     ) -> None:
         """A turn may be lost with a damaged manifest: only who sends it along may go on.
 
-        Not lost: what follows the last turn that a pool noted says the same, and names more KV.
+        noted: generation of the last turn that a pool told of. What follows it says the same, and
+        names more KV: with that nothing is lost, and nothing is read again to know it.
         """
-        damaged = self.backing.tier.sessions.damaged(tenant, session_id)
-        if not damaged or tells_more(turn, head):
+        if head is not None and noted is not None and head.generation >= noted:
             return
-        noted = self.patiently(lambda: self.store.session(full)).get("generation", damaged)
-        if head is None or head.generation < noted:
+        damaged = self.backing.tier.sessions.damaged(tenant, session_id)
+        if damaged and (head is None or head.generation < (damaged if noted is None else noted)):
             what = f"generation {damaged} of its log is damaged: send the whole history"
             raise ComposeError("session_id", what, "session_unreadable")
 
