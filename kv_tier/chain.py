@@ -97,3 +97,11 @@ def read_salt(root: Path, files: OsFiles | None = None) -> bytes:
             path, f"{len(salt)} bytes, not {SALT_BYTES}; without it, a new one is made"
         )
     return salt
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens at the beginning of both are the same."""
+    most = min(len(one), len(other))
+    if one[:most] == other[:most]:
+        return most
+    return next((index for index in range(most) if one[index] != other[index]), most)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import ops
-from kv_tier.chain import BLOCK_TOKENS, Chain, fingerprint_of, read_salt
+from kv_tier.chain import BLOCK_TOKENS, Chain, common_length, fingerprint_of, read_salt
 from kv_tier.format import CorruptFile
 
 SALT = bytes(range(32))
@@ -90,3 +90,20 @@ def test_a_salt_of_another_length_is_not_used(tmp_path):
     (tmp_path / "salt").write_bytes(b"short")
     with pytest.raises(CorruptFile, match="5 bytes"):
         read_salt(tmp_path)
+
+
+@given(
+    one=st.lists(st.integers(0, 2), max_size=6),
+    other=st.lists(st.integers(0, 2), max_size=6),
+)
+def test_what_two_logs_have_in_common_is_their_longest_beginning(one, other):
+    length = common_length(one, other)
+    assert one[:length] == other[:length]
+    assert one[: length + 1] != other[: length + 1] or length == min(len(one), len(other))
+
+
+def test_a_tuple_and_a_list_of_the_same_tokens_have_all_in_common() -> None:
+    """A log's token ids are a tuple, those of a sequence a list."""
+    assert common_length((1, 2, 3), [1, 2, 3, 4]) == 3
+    assert common_length((1, 2, 3), [1, 5, 3]) == 1
+    assert common_length((), [1]) == 0

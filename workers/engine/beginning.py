@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Union
 
 from kernels.ops import BLOCK_TOKENS
 from kv_tier.block_pool import BlockPool
+from kv_tier.chain import common_length
 from kv_tier.state_pool import StatePool
-from workers.engine.reuse import Ends, Reuse, num_common
+from workers.engine.reuse import Ends, Reuse
 from workers.engine.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Finder:
         begin = num_full * BLOCK_TOKENS
         wanted = reuse.tokens_behind(num_full)[: max(0, limit - begin)]
         for left in self._ends.after(reuse.parent(num_full)):
-            yield begin + num_common(left.token_ids, wanted)
+            yield begin + common_length(left.token_ids, wanted)
 
     def _whole_ends(self, reuse: Reuse, num_full: int) -> Iterator[int]:
         """State cannot be cut: the ends of tails that agree to their last token."""

@@ -100,11 +100,3 @@ class Ends:
 
     def after(self, parent: bytes) -> Items[Left]:
         return self._left.get(parent, ())
-
-
-def num_common(first: Items[int], second: Items[int]) -> int:
-    """How many tokens both begin with."""
-    for index, (one, other) in enumerate(zip(first, second, strict=False)):
-        if one != other:
-            return index
-    return min(len(first), len(second))

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from kv_tier.chain import common_length
 from kv_tier.manifest import Manifest, Message
 from workers.text.template import TemplateError
 from workers.text.text_model import TextModel
@@ -100,14 +101,6 @@ def with_prompt(request: Request, turn: Turn, most_tokens: int) -> Request:
     return msgspec.structs.replace(
         request, token_ids=tuple(turn.token_ids), params=params, composed=True
     )
-
-
-def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens at the beginning of both are the same."""
-    most = min(len(one), len(other))
-    if one[:most] == other[:most]:
-        return most
-    return next((index for index in range(most) if one[index] != other[index]), most)
 
 
 def is_history(request: Request, log: Manifest) -> bool:

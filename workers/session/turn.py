@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from kv_tier.chain import BLOCK_TOKENS
+from kv_tier.chain import BLOCK_TOKENS, common_length
 from kv_tier.manifest import Checkpoint, Manifest
-from workers.session.compose import Turn, common_length, turn_after
+from workers.session.compose import Turn, turn_after
 from workers.wire import Request, TokenEvent
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kv_tier.chain import common_length
 from kv_tier.manifest import Manifest, Message
 from workers.model import catalog
 from workers.model.gguf_file import GgufFile
 from workers.session.compose import (
     ComposeError,
-    common_length,
     compose,
     turn_after,
     with_prompt,
@@ -475,20 +475,3 @@ def test_a_request_survives_the_wire_composed(texts):
     composed = with_prompt(asked, compose(asked, None, texts["qwen35"]), 1000)
     packed = msgspec.msgpack.encode(composed)
     assert msgspec.msgpack.decode(packed, type=Request) == composed
-
-
-@given(
-    one=st.lists(st.integers(0, 2), max_size=6),
-    other=st.lists(st.integers(0, 2), max_size=6),
-)
-def test_what_two_logs_have_in_common_is_their_longest_beginning(one, other):
-    length = common_length(one, other)
-    assert one[:length] == other[:length]
-    assert one[: length + 1] != other[: length + 1] or length == min(len(one), len(other))
-
-
-def test_a_tuple_and_a_list_of_the_same_tokens_have_all_in_common() -> None:
-    """A log's token ids are a tuple, those of a sequence a list."""
-    assert common_length((1, 2, 3), [1, 2, 3, 4]) == 3
-    assert common_length((1, 2, 3), [1, 5, 3]) == 1
-    assert common_length((), [1]) == 0
