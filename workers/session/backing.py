@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from kernels.arithmetic import ARITHMETIC_VERSION
-from kv_tier.tier import KvTier
+from kv_tier.tier import KvTier, wall_ms
 from workers.log import logger
 from workers.queue.pulse import Pulse
 from workers.session.turn import Identity, ends_of
@@ -62,7 +62,7 @@ class Backing:
         self.pulse.beside += 1
 
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        return wall_ms()
 
     def fetch(
         self, request: Request, journal: Sequence[TokenEvent], head: "Manifest | None"

@@ -35,6 +35,7 @@ from ingest.command.bench.models import Measured
 from kernels.ops import BLOCK_TOKENS
 from kv_tier.manifest import Manifest
 from kv_tier.objects import file_bytes
+from kv_tier.tier import wall_ms
 from workers.session.writer import step_aside
 
 TOKENS: Final = {"1.5B": (32768,)}  # of the sessions, by model
@@ -289,7 +290,7 @@ def manifest_of(
     """A session whose first blocks have KV, and one more token."""
     num_kv = num_blocks * BLOCK_TOKENS
     chain = seat.tier.chain(TENANT, seat.sizes.fingerprint)
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_ms()
     return Manifest(
         tenant=TENANT,
         session_id=session_id,

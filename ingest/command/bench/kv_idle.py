@@ -15,7 +15,7 @@ from kv_tier.budget import TierLimits
 from kv_tier.files import OsFiles
 from kv_tier.manifest import Manifest
 from kv_tier.objects import Source
-from kv_tier.tier import KvTier
+from kv_tier.tier import KvTier, wall_ms
 
 NUM_TOKENS: Final = 513  # of each: two blocks, and the last token
 FINGERPRINT: Final = bytes(32)
@@ -42,7 +42,7 @@ def make(root: Path, num_sessions: int, progress: Callable[[int], None]) -> None
         blocks = tuple(chain.block_keys(token_ids))
         sources = [Source(key, "block", 256, (PAYLOAD,), FINGERPRINT, "default") for key in blocks]
         tier.put("default", sources)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         tier.commit(
             Manifest(
                 tenant="default",

@@ -20,7 +20,7 @@ from kernels.cpu.host import CpuOps
 from kernels.ops import BLOCK_TOKENS
 from kv_tier.budget import TierLimits
 from kv_tier.objects import Source
-from kv_tier.tier import KvTier
+from kv_tier.tier import KvTier, wall_ms
 from workers.engine.engine import Engine
 from workers.engine.limits import EngineLimits, blocks_for
 from workers.engine.payload import sizes_of
@@ -69,7 +69,7 @@ class Seat:
             self.ops,
             limits,
             after_layer=lambda: None,
-            now_ms=lambda: time.time_ns() // 1_000_000,
+            now_ms=wall_ms,
             chain=lambda tenant: self.tier.chain(tenant, self.sizes.fingerprint),
         )
 
