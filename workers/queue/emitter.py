@@ -6,7 +6,7 @@ a request is written after its tokens. While the store is away everything waits 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Final
 
 from redis.exceptions import RedisError
@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from workers.log import logger
 from workers.queue.patience import Result, patiently
 from workers.queue.pulse import Pulse
-from workers.queue.servant import Servant
+from workers.queue.servant import Clerk
 from workers.store import Claimed, Store
 from workers.wire import EndEvent, TokenEvent
 
@@ -38,7 +38,7 @@ class Written:
     call: Callable[[], object]
 
 
-class Emitter(Servant):
+class Emitter(Clerk[Told | Written]):
     """on_lost, on_end: called from this thread for an execution that lost its lease, or ended."""
 
     def __init__(
@@ -54,16 +54,6 @@ class Emitter(Servant):
         super().__init__(f"emitter {pool}")
         self.store, self.pool, self.worker, self.pulse = store, pool, worker, pulse
         self.on_lost, self.on_end = on_lost, on_end
-        self.told: SimpleQueue[Told | Written | None] = SimpleQueue()
-
-    def put(self, told: Told | Written) -> None:
-        self.told.put(told)
-
-    def flush(self, seconds: float) -> None:
-        """Write what is here and end; at most this long."""
-        self.told.put(None)
-        if self.is_alive():
-            self.join(seconds)
 
     def serve(self) -> None:
         try:
@@ -74,10 +64,10 @@ class Emitter(Servant):
 
     def drain(self) -> list[Told | Written | None]:
         """At least one, and whatever else has come."""
-        batch: list[Told | Written | None] = [self.told.get()]
+        batch: list[Told | Written | None] = [self.inbox.get()]
         while len(batch) < TOKENS_PER_CALL and batch[-1] is not None:
             try:
-                batch.append(self.told.get_nowait())
+                batch.append(self.inbox.get_nowait())
             except Empty:
                 break
         return batch

@@ -194,7 +194,7 @@ class PoolWorker(BatchWorker):
             self.emitter.put(Told(item, event))
             return
         del self.running[output.request_id]
-        text, kept = "".join(running.pieces), getattr(output, "kept", None)
+        text, kept = "".join(running.pieces), output.kept
         if self.sessions is not None and kept is not None:
             if running.turn is not None and event.status == "finished":
                 self.sessions.keeper.put(Ended(item, event, text, kept, running.turn))

@@ -13,7 +13,6 @@ What happens to the commit:
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from queue import SimpleQueue
 from typing import Final
 
 import msgspec
@@ -27,9 +26,9 @@ from workers.engine.kept import Kept
 from workers.log import logger
 from workers.queue.emitter import Told
 from workers.queue.patience import Result, patiently
-from workers.queue.servant import Servant
+from workers.queue.servant import Clerk
 from workers.session.backing import Backing
-from workers.session.turn import OpenTurn, log_of
+from workers.session.turn import NotOurs, OpenTurn, log_of
 from workers.session.writer import Suspended, Writer
 from workers.store import Claimed, Store
 from workers.wire import EndEvent
@@ -49,10 +48,6 @@ class Ended:
     turn: OpenTurn
 
 
-class NotOurs(Exception):
-    """The session has another owner now."""
-
-
 class NotSaved(Exception):
     """The turn is not in the session's log; the message says why."""
 
@@ -61,7 +56,7 @@ class Gone(NotSaved):
     """Somebody changed or deleted the session while the turn ran: nothing is missing from it."""
 
 
-class KeeperOfSessions(Servant):
+class KeeperOfSessions(Clerk[Ended]):
     """tell, lost, release: called in this thread, and must not wait."""
 
     def __init__(
@@ -80,19 +75,9 @@ class KeeperOfSessions(Servant):
         self.store, self.pool, self.worker = store, pool, worker
         self.backing, self.writer, self.pulse = backing, writer, backing.pulse
         self.tell, self.lost, self.release = tell, lost, release
-        self.ended: SimpleQueue[Ended | None] = SimpleQueue()
-
-    def put(self, ended: Ended) -> None:
-        self.ended.put(ended)
-
-    def flush(self, seconds: float) -> None:
-        """Keep what is here and end; at most this long."""
-        self.ended.put(None)
-        if self.is_alive():
-            self.join(seconds)
 
     def serve(self) -> None:
-        while (ended := self.ended.get()) is not None:
+        while (ended := self.inbox.get()) is not None:
             self.backing.moves()
             try:
                 self.keep(ended)

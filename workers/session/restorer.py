@@ -22,7 +22,7 @@ from workers.queue.patience import Result, patiently
 from workers.queue.servant import Servant
 from workers.session.backing import Backing
 from workers.session.compose import ComposeError, Turn, compose, with_prompt
-from workers.session.turn import OpenTurn, Prepared
+from workers.session.turn import NotOurs, OpenTurn, Prepared
 from workers.store import Claimed, Store
 from workers.wire import EndEvent, Request, TokenEvent, full_id
 
@@ -30,10 +30,6 @@ log = logger("session")
 WRITING_S: Final = 5.0  # what a session waits for the pool that still writes it
 LOOK_S: Final = 0.05
 ALIVE_LOOKS: Final = 10  # so many looks between two questions whether that pool lives
-
-
-class NotOurs(Exception):
-    """The lease is gone: somebody else does it."""
 
 
 class Restorer(Servant):

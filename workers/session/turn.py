@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 CHECKPOINTS_MAX: Final = 4  # of one session: where a history that diverges may start again
 
 
+class NotOurs(Exception):
+    """The lease is gone: request and session have another owner now."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Whose KV and tokens these are: what a manifest says of model and arithmetic."""
