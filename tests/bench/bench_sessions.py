@@ -2,8 +2,8 @@
 
     python tests/bench/bench_sessions.py [--sessions 10000] [--json]
 
-Each session has a log of 513 tokens and two blocks of its own. They are made without waiting for
-the disk; what is measured runs in a process of its own.
+The sessions are those of `lockstep bench kv`; beside what that measures, here stand a start
+without the ledger, and a collection. What is measured runs in a process of its own.
 """
 
 import argparse
@@ -17,9 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from kv_tier import files as operations
-from kv_tier.files import OsFiles
-from tests.kv_tier.talker import Talker, tokens_of
+from ingest.command.bench.kv_idle import make
 
 ROOT = Path(__file__).parents[2]
 MEASURE = """
@@ -55,24 +53,6 @@ print(json.dumps(dict(sessions=count, import_s=import_s, open_s=open_s, resident
 """
 
 
-class Quick(OsFiles):
-    """What is made here need not outlast a power cut."""
-
-    def perform(self, path: Path, operation: Any, *args: Any, **named: Any) -> Any:
-        if operation in (operations.sync, operations.sync_folder):
-            return None
-        return super().perform(path, operation, *args, **named)
-
-
-def make(root: Path, num_sessions: int) -> None:
-    """So many sessions that nobody talks to."""
-    talker = Talker(root, files=Quick())
-    for number in range(num_sessions):
-        talker.clock.ms = time.time_ns() // 10**6 + 60_000
-        talker.say("default", f"idle-{number}", tokens_of(number % 20_000, 513))
-    talker.close()
-
-
 def measured(root: Path) -> dict[str, float]:
     """By a process that has just begun."""
     command = [sys.executable, "-c", MEASURE, str(root)]
@@ -83,8 +63,8 @@ def measured(root: Path) -> dict[str, float]:
 def rows(num_sessions: int, folder: Path) -> list[dict[str, Any]]:
     """One row for a node with its ledger, one for a node that has lost it."""
     empty, full = folder / "empty", folder / "full"
-    make(empty, 1)
-    make(full, num_sessions)
+    make(empty, 1, lambda done: None)
+    make(full, num_sessions, lambda done: None)
     idle = measured(empty)["resident_bytes"]
     found = []
     for case in ("start", "start without a ledger"):
