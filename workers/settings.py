@@ -56,7 +56,12 @@ class Settings(BaseSettings):
     kv_disk_mib: int = Field(
         default=0,
         ge=0,
-        description="disk for sessions in MiB; 0: half of it; max(5 %, 2 GiB) always stay free",
+        description="disk for sessions in MiB; 0: half of it",
+    )
+    kv_keep_free_mib: int = Field(
+        default=0,
+        ge=0,
+        description="MiB of that disk that sessions leave to others; 0: max(5 %, 2 GiB)",
     )
     kv_tenant_mib: int = Field(
         default=0, ge=0, description="disk for one tenant's sessions in MiB; 0: no limit of its own"

@@ -12,7 +12,7 @@ from workers.settings import Settings
 
 log = logger("kv")  # also sends the tier's own lines to stderr, whoever opens it
 FREE_SHARE: Final = 20  # a twentieth of the disk stays free, so that the store can always write
-FREE_BYTES: Final = 2 << 30  # and so many bytes at least
+FREE_BYTES: Final = 2 << 30  # and so many bytes at least, when nothing is said
 KV_SHARE: Final = 2  # half of the disk at most, when nothing is said
 DESCRIPTORS: Final = 1 << 16  # a long session is many files, open until the engine has mapped them
 
@@ -34,10 +34,11 @@ def limits_of(settings: Settings, root: Path) -> TierLimits:
     """What settings and the disk under `root` allow."""
     disk = os.statvfs(root)
     disk_bytes = disk.f_blocks * disk.f_frsize
+    kept_free = max(disk_bytes // FREE_SHARE, FREE_BYTES)
     return TierLimits(
         quota_bytes=settings.kv_disk_mib << 20 or disk_bytes // KV_SHARE,
         tenant_bytes=settings.kv_tenant_mib << 20,
-        keep_free_bytes=max(disk_bytes // FREE_SHARE, FREE_BYTES),
+        keep_free_bytes=settings.kv_keep_free_mib << 20 or kept_free,
         ttl_ms=settings.session_ttl_s * 1000,
     )
 

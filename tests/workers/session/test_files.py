@@ -42,6 +42,12 @@ def test_what_is_said_holds_and_the_rest_of_the_disk_stays_free_all_the_same(tmp
     assert limits.keep_free_bytes >= FREE_BYTES
 
 
+def test_whoever_gives_sessions_a_disk_of_their_own_says_what_stays_free_of_it(tmp_path):
+    """A small disk would have no room for sessions beside 2 GiB that stay free."""
+    said = Settings(home=tmp_path, kv_keep_free_mib=3)
+    assert limits_of(said, tmp_path).keep_free_bytes == 3 << 20
+
+
 def test_a_process_may_open_as_many_files_as_it_is_allowed():
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
