@@ -18,8 +18,8 @@ from redis.exceptions import RedisError
 
 from workers.log import logger
 from workers.settings import Settings, settings
-from workers.store import Store
 from workers.wire import POOLS, PoolLoad
+from workers.worker_store import WorkerStore
 
 if TYPE_CHECKING:
     from kernels.ops import Ops
@@ -61,7 +61,7 @@ def stay_absent(config: Settings, note: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     logger("gpu").info("no GPU pool", reason=note)
-    store = Store.of(config)
+    store = WorkerStore.of(config)
     load = PoolLoad(pool="gpu", worker=f"{os.uname().nodename}-absent", state="absent", note=note)
     while not stopped.wait(ABSENT_S):
         with suppress(RedisError):  # it comes back, or this process ends
@@ -71,7 +71,7 @@ def stay_absent(config: Settings, note: str) -> int:
 
 def build_worker(pool: str, config: Settings) -> "PoolWorker":
     """The model, its engine and the worker around it. Raises BadModel, NoCompiler."""
-    store = Store.of(config)  # before rq is imported: it reads its key prefix then
+    store = WorkerStore.of(config)  # before rq is imported: it reads its key prefix then
     from workers.queue.pool_worker import PoolWorker, after_layer
     from workers.queue.pulse import Pulse
     from workers.queue.slot import take_slot
@@ -165,7 +165,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def say_loading(store: Store, pool: str, worker: str, model: str) -> None:
+def say_loading(store: WorkerStore, pool: str, worker: str, model: str) -> None:
     """Once: a model that takes longer than that to load is not ready anyway."""
     with suppress(RedisError):  # the store starts beside us; work() waits for it
         store.report(PoolLoad(pool=pool, worker=worker, state="loading", model=model))

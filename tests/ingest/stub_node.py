@@ -10,7 +10,7 @@ import msgpack
 import msgspec
 
 from router.admit import Door, Reject, admit
-from workers.store import Claimed, Store
+from workers.store import Store
 from workers.wire import (
     GROUP,
     SLA_CLASSES,
@@ -20,6 +20,7 @@ from workers.wire import (
     TokenEvent,
     Usage,
 )
+from workers.worker_store import Claimed, WorkerStore
 
 PIECES = (" Paris", ", of", " course", ".")
 
@@ -37,7 +38,7 @@ class StubNode:
     """Runs one request at a time in its own thread, from enter to exit."""
 
     def __init__(self, store: Store, text) -> None:
-        self.store = store
+        self.store = WorkerStore(store.url, store.keys)
         self.text = text
         self.play = Play()
         self.go = threading.Event()

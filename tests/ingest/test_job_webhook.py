@@ -3,12 +3,13 @@
 from tests.workers.webhook.ended import end_a_request
 from workers.webhook.deliver import Outcome
 from workers.webhook.outbox import Outbox
+from workers.worker_store import WorkerStore
 
 URL = "http://127.0.0.1:9/hook"
 
 
 def test_a_job_tells_how_its_webhook_fares(door):
-    store = door.desk.store
+    store = WorkerStore.of(door.desk.settings)
     end_a_request(store, URL, "r-1")
     webhook = door.http.get("/v1/jobs/r-1").json()["webhook"]
     assert webhook == {"url": URL, "state": "pending", "attempts": 0}

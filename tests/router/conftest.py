@@ -8,10 +8,10 @@ from gguf import GGUFReader
 
 from router.admit import Door
 from workers.address import parse_networks
-from workers.store import Store
 from workers.text.text_model import TextModel
 from workers.text.vocabulary import build_tokenizer, text_card
 from workers.wire import Keys, PoolLoad
+from workers.worker_store import WorkerStore
 
 TINY_LLAMA = Path(__file__).parents[1] / "golden" / "tiny_llama.Q4_0.gguf"
 NOW_MS = 1_800_000_000_000
@@ -50,8 +50,8 @@ def door(text) -> Door:
 
 
 @pytest.fixture
-def store(redis_url) -> Store:
-    return Store(redis_url, Keys("t"), lease_s=1.0)
+def store(redis_url) -> WorkerStore:
+    return WorkerStore(redis_url, Keys("t"), lease_s=1.0)
 
 
 @pytest.fixture

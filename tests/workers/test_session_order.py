@@ -5,16 +5,16 @@ import random
 import msgspec
 import pytest
 
-from workers.store import Store
 from workers.wire import GROUP, SLA_CLASSES, EndEvent, Keys, Request, SamplingParams
 from workers.wire_fields import end_of
+from workers.worker_store import WorkerStore
 
 DONE = EndEvent(status="finished", finish_reason="stop")
 
 
 @pytest.fixture
 def store(redis_url):
-    store = Store(redis_url, Keys("lockstep"), lease_s=0.2)
+    store = WorkerStore(redis_url, Keys("lockstep"), lease_s=0.2)
     for sla in SLA_CLASSES:
         store.redis.xgroup_create(store.keys.requests(sla), GROUP, id="0", mkstream=True)
     return store
@@ -421,7 +421,7 @@ def test_every_key_of_a_session_expires(store):
 
 
 def test_all_keys_of_a_session_lie_in_one_slot(redis_url):
-    store = Store(redis_url, Keys("{t7}"))
+    store = WorkerStore(redis_url, Keys("{t7}"))
     for sla in SLA_CLASSES:
         store.redis.xgroup_create(store.keys.requests(sla), GROUP, id="0", mkstream=True)
     routed(store, "r1", "r2", "r3")

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 from redis.exceptions import ResponseError
 
-from workers.store import Store
 from workers.wire import GROUP, EndEvent, Keys, PoolLoad, Request, SamplingParams, WebhookTarget
 from workers.wire_fields import end_of
+from workers.worker_store import WorkerStore
 
 BAD = EndEvent(status="failed", code="bad_request", error="max_tokens: must be at least 1")
 HOOK = WebhookTarget(url="http://127.0.0.1:1/hook")
@@ -14,7 +14,7 @@ HOOK = WebhookTarget(url="http://127.0.0.1:1/hook")
 
 @pytest.fixture
 def store(redis_url):
-    store = Store(redis_url, Keys("lockstep"))
+    store = WorkerStore(redis_url, Keys("lockstep"))
     for sla in ("realtime", "standard", "batch"):
         store.redis.xgroup_create(store.keys.requests(sla), GROUP, id="0", mkstream=True)
     return store
@@ -71,7 +71,7 @@ def without_expiry(store):
     return {key.decode() for key in store.redis.scan_iter() if store.redis.ttl(key) < 0}
 
 
-RQ_QUEUES = "lockstep:rq:queues"  # kept by the pools' maintenance (Store.keep)
+RQ_QUEUES = "lockstep:rq:queues"  # kept by the pools' maintenance (WorkerStore.keep)
 STREAMS = {f"lockstep:requests:{sla}" for sla in ("realtime", "standard", "batch")}
 
 
@@ -283,7 +283,7 @@ def test_everything_has_an_expiry(store):
 
 
 def test_results_expire_after_their_time(redis_url):
-    store = Store(redis_url, Keys("lockstep"), result_ttl_s=100)
+    store = WorkerStore(redis_url, Keys("lockstep"), result_ttl_s=100)
     store.accept(request_id="r1", tenant="default", sla="standard", body=b"")
     store.cancel("r1")
     assert 0 < store.redis.ttl(store.keys.job("r1")) <= 100
@@ -291,7 +291,7 @@ def test_results_expire_after_their_time(redis_url):
 
 
 def test_the_prefix_is_on_every_key(redis_url):
-    store = Store(redis_url, Keys("{t7}"))
+    store = WorkerStore(redis_url, Keys("{t7}"))
     store.accept(request_id="r1", tenant="default", sla="standard", body=b"")
     store.cancel("r1")
     assert {key.decode()[:5] for key in store.redis.scan_iter()} == {"{t7}:"}

@@ -33,7 +33,7 @@ from workers.queue.messages import Cancel, Do, Lost, Message, Move, Stop, Work
 from workers.queue.patience import patiently
 from workers.queue.pulse import Pulse
 from workers.queue.serializer import MsgpackSerializer
-from workers.store import Claimed, Store
+from workers.worker_store import Claimed, WorkerStore
 
 log = logger("queue")
 WORKER_TTL_S: Final = 30  # RQ keeps a silent worker's registration for this and a minute
@@ -48,7 +48,9 @@ class BatchWorker(SimpleWorker):
     Hooks run in the main thread, unless they say otherwise.
     """
 
-    def __init__(self, store: Store, queue: str, *, name: str, capacity: int, pulse: Pulse) -> None:
+    def __init__(
+        self, store: WorkerStore, queue: str, *, name: str, capacity: int, pulse: Pulse
+    ) -> None:
         assert rq_prefix == store.keys.rq_prefix, f"rq was imported before the store: {rq_prefix}"
         self.pulse = pulse
         super().__init__(

@@ -16,7 +16,7 @@ from workers.log import logger
 from workers.queue.messages import Cancel, Lost, Message
 from workers.queue.pulse import Pulse
 from workers.queue.servant import Servant
-from workers.store import Claimed, Store
+from workers.worker_store import Claimed, WorkerStore
 
 log = logger("queue")
 ROUND_S: Final = 1.0
@@ -30,7 +30,7 @@ class Bookkeeper(Servant):
 
     def __init__(
         self,
-        store: Store,
+        store: WorkerStore,
         queue: str,
         worker: str,
         pulse: Pulse,

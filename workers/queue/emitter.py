@@ -15,8 +15,8 @@ from workers.log import logger
 from workers.queue.patience import Result, patiently
 from workers.queue.pulse import Pulse
 from workers.queue.servant import Clerk
-from workers.store import Claimed, Store
 from workers.wire import EndEvent, TokenEvent
+from workers.worker_store import Claimed, WorkerStore
 
 log = logger("queue")
 TOKENS_PER_CALL: Final = 512  # events, whose ends are written one by one
@@ -43,7 +43,7 @@ class Emitter(Clerk[Told | Written]):
 
     def __init__(
         self,
-        store: Store,
+        store: WorkerStore,
         pool: str,
         worker: str,
         pulse: Pulse,

@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 from workers.log import logger
 from workers.queue.pulse import Pulse
 from workers.queue.servant import Servant
-from workers.store import Store
+from workers.worker_store import WorkerStore
 
 log = logger("queue")
 BELL_S: Final = 5.0  # a ring that its waker took to the grave is made good after this
@@ -21,7 +21,7 @@ class Listener(Servant):
 
     def __init__(
         self,
-        store: Store,
+        store: WorkerStore,
         queue: str,
         pulse: Pulse,
         *,

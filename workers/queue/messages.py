@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from workers.store import Claimed
+from workers.worker_store import Claimed
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ from workers.session.keeper_of_sessions import Ended
 from workers.session.part import SessionPart
 from workers.session.turn import OpenTurn, Prepared
 from workers.session.writer import Suspended
-from workers.store import Claimed, Store
 from workers.wire import POOLS, EndEvent, PoolLoad, Request, TokenEvent
+from workers.worker_store import Claimed, WorkerStore
 
 if TYPE_CHECKING:
     from workers.session.backing import Backing
@@ -87,7 +87,7 @@ class PoolWorker(BatchWorker):
 
     def __init__(
         self,
-        store: Store,
+        store: WorkerStore,
         pool: str,
         engine: Runner,
         *,

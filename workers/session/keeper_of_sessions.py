@@ -30,8 +30,8 @@ from workers.queue.servant import Clerk
 from workers.session.backing import Backing
 from workers.session.turn import NotOurs, OpenTurn, log_of
 from workers.session.writer import Suspended, Writer
-from workers.store import Claimed, Store
 from workers.wire import EndEvent
+from workers.worker_store import Claimed, WorkerStore
 
 log = logger("session")
 FENCES_MAX: Final = 3  # so often a fence is taken again
@@ -61,7 +61,7 @@ class KeeperOfSessions(Clerk[Ended]):
 
     def __init__(
         self,
-        store: Store,
+        store: WorkerStore,
         pool: str,
         worker: str,
         backing: Backing,

@@ -22,8 +22,8 @@ from workers.session.keeper_of_sessions import KeeperOfSessions
 from workers.session.restorer import Restorer
 from workers.session.turn import Prepared
 from workers.session.writer import Writer
-from workers.store import Claimed, Store
 from workers.wire import EndEvent, Request
+from workers.worker_store import Claimed, WorkerStore
 
 SESSION_RESTORERS: Final = 3
 KEPT_SHARE: Final = 4  # of the blocks: what the writer may hold before it hurries
@@ -32,7 +32,7 @@ KEPT_SHARE: Final = 4  # of the blocks: what the writer may hold before it hurri
 class Worker(Protocol):
     """What these threads need of the pool's worker."""
 
-    store: Store
+    store: WorkerStore
     queue_name: str
     name: str
     inbox: "SimpleQueue[Message]"

@@ -23,8 +23,8 @@ from workers.queue.servant import Servant
 from workers.session.backing import Backing
 from workers.session.compose import ComposeError, Turn, compose, with_prompt
 from workers.session.turn import NotOurs, OpenTurn, Prepared
-from workers.store import Claimed, Store
 from workers.wire import EndEvent, Request, TokenEvent, full_id
+from workers.worker_store import Claimed, WorkerStore
 
 log = logger("session")
 WRITING_S: Final = 5.0  # what a session waits for the pool that still writes it
@@ -45,7 +45,7 @@ class Restorer(Servant):
     def __init__(
         self,
         name: str,
-        store: Store,
+        store: WorkerStore,
         worker: str,
         backing: Backing,
         items: "SimpleQueue[Claimed | None]",

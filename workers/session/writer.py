@@ -29,7 +29,7 @@ from workers.log import logger
 from workers.queue.servant import Servant
 from workers.session.backing import Backing, without_waiting
 from workers.session.turn import with_kv, with_state
-from workers.store import Store
+from workers.worker_store import WorkerStore
 
 log = logger("session")
 IDLE_S: Final = 3.0  # a session that rests so long has its state written
@@ -68,7 +68,7 @@ class Writer(Servant):
 
     def __init__(
         self,
-        store: Store,
+        store: WorkerStore,
         worker: str,
         backing: Backing,
         *,

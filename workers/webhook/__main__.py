@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from workers.address import parse_networks
 from workers.log import logger
 from workers.settings import Settings, settings
-from workers.store import Store
 from workers.wire import WEBHOOKS
+from workers.worker_store import WorkerStore
 
 if TYPE_CHECKING:
     from workers.webhook.worker import WebhookWorker
@@ -27,7 +27,7 @@ def main() -> int:
 
 def build_worker(config: Settings) -> "WebhookWorker":
     """Raises ValueError with a sentence for a setting that cannot be used."""
-    store = Store.of(config)  # before rq is imported: it reads its key prefix from there
+    store = WorkerStore.of(config)  # before rq is imported: it reads its key prefix from there
     from workers.queue.slot import take_slot
     from workers.webhook.deliver import Way
     from workers.webhook.schedule import parse_schedule

@@ -11,8 +11,8 @@ the sorted set at all times: while its RQ job waits or runs, an hour ahead, as a
 
 from typing import Final, cast
 
-from workers.store import Claimed, Store
 from workers.webhook.deliver import Outcome
+from workers.worker_store import Claimed, WorkerStore
 
 DUE_BATCH: Final = 100
 NOT_TRIED: Final = Outcome("retry")
@@ -21,7 +21,7 @@ NOT_TRIED: Final = Outcome("retry")
 class Outbox:
     """Safe to use from several threads."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: WorkerStore) -> None:
         self.store, self.keys = store, store.keys
 
     def queue_due(self) -> float | None:

@@ -25,13 +25,13 @@ from workers.queue.batch_worker import BatchWorker
 from workers.queue.messages import Stop
 from workers.queue.pulse import Pulse
 from workers.queue.servant import CRASH_EXIT
-from workers.store import Claimed, Store
 from workers.webhook.deliver import Outcome
 from workers.webhook.endpoints import Endpoints
 from workers.webhook.outbox import Outbox, request_id_of
 from workers.webhook.schedule import delay_s
 from workers.webhook.sender import Sender, Sent
 from workers.wire import WEBHOOKS
+from workers.worker_store import Claimed, WorkerStore
 
 CAPACITY: Final = 64  # threads that mostly wait; a slow endpoint holds one of them
 LOOK_S: Final = 60.0  # another node's worker may have died and left something due
@@ -44,7 +44,7 @@ class WebhookWorker(BatchWorker):
 
     def __init__(
         self,
-        store: Store,
+        store: WorkerStore,
         sender: Sender,
         schedule: Sequence[float],
         *,

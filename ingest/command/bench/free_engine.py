@@ -15,8 +15,8 @@ from workers.engine.engine import EngineLoad, Output
 from workers.queue.pulse import Pulse
 from workers.queue.slot import take_slot
 from workers.settings import settings
-from workers.store import Store
 from workers.wire import EndEvent, Request, TokenEvent, Usage
+from workers.worker_store import WorkerStore
 
 TEXT: Final = " token"
 DIGEST: Final = "0123456789abcdef"
@@ -78,7 +78,7 @@ def ended(request: Request) -> EndEvent:
 def main(step_ms: str) -> None:
     """Runs until SIGTERM."""
     config = settings()
-    store = Store.of(config)  # before rq is imported: it reads its key prefix then
+    store = WorkerStore.of(config)  # before rq is imported: it reads its key prefix then
     from workers.queue.pool_worker import PoolWorker
 
     slot = take_slot(config.home, "cpu")

@@ -11,10 +11,10 @@ from ingest.command.main import run
 from router.entry import read_entry
 from tests.workers.webhook.ended import end_a_request
 from workers.settings import settings
-from workers.store import Store
 from workers.webhook.deliver import Outcome
 from workers.webhook.outbox import Outbox
 from workers.wire import EndEvent, Keys, Request, SamplingParams, WebhookTarget
+from workers.worker_store import WorkerStore
 
 URL = "http://127.0.0.1:9/hook"
 REQUEST = Request(
@@ -33,7 +33,7 @@ REQUEST = Request(
 def store(redis_url, monkeypatch):
     monkeypatch.setenv("LOCKSTEP_REDIS_URL", redis_url)
     settings.cache_clear()
-    yield Store(redis_url, Keys("lockstep"), max_attempts=1)
+    yield WorkerStore(redis_url, Keys("lockstep"), max_attempts=1)
     settings.cache_clear()
 
 

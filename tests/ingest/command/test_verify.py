@@ -11,8 +11,8 @@ import pytest
 
 from ingest.command.local_engine import Processor, local_engine
 from workers.model import catalog
-from workers.store import Store
 from workers.wire import GROUP, EndEvent, Keys, Request, SamplingParams, TokenEvent
+from workers.worker_store import WorkerStore
 
 ROOT = Path(__file__).parents[3]
 GGUF = ROOT / "tests" / "golden" / "tiny_llama.Q4_0.gguf"
@@ -47,13 +47,13 @@ def answer(home) -> list:
 
 
 @pytest.fixture
-def store(redis_url) -> Store:
-    store = Store(redis_url, Keys("lockstep"))
+def store(redis_url) -> WorkerStore:
+    store = WorkerStore(redis_url, Keys("lockstep"))
     store.redis.xgroup_create(store.keys.requests("standard"), GROUP, id="0", mkstream=True)
     return store
 
 
-def put(store: Store, events: list) -> None:
+def put(store: WorkerStore, events: list) -> None:
     """The request goes through the store as always; a worker says these events."""
     entry_id = store.accept(request_id="r1", tenant="default", sla="standard", body=b"").entry_id
     store.redis.xreadgroup(GROUP, "router-0", {store.keys.requests("standard"): ">"})
@@ -67,7 +67,7 @@ def put(store: Store, events: list) -> None:
     store.redis.hset(store.keys.job("r1"), "request", msgspec.msgpack.encode(late))
 
 
-def verify(store: Store, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def verify(store: WorkerStore, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     here = {"LOCKSTEP_HOME": str(home), "LOCKSTEP_REDIS_URL": store.url}
     return subprocess.run(
         [sys.executable, "-c", MAIN, "verify", *arguments],

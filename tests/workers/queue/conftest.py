@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from workers.store import Store
 from workers.wire import GROUP, TERMINAL, EndEvent, Keys, Request, SamplingParams, TokenEvent
+from workers.worker_store import WorkerStore
 
 HERE = Path(__file__).parent
 SLA = "standard"
@@ -21,7 +21,7 @@ class Node:
 
     def __init__(self, url, **options):
         self.url, self.options = url, options
-        self.store = Store(url, Keys("lockstep"), **options)
+        self.store = WorkerStore(url, Keys("lockstep"), **options)
         self.keys, self.redis = self.store.keys, self.store.redis
         if not self.redis.exists(self.keys.requests(SLA)):
             self.redis.xgroup_create(self.keys.requests(SLA), GROUP, id="0", mkstream=True)

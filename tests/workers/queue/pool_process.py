@@ -5,12 +5,12 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[3]), str(Path(__file__).parent)]
 
-from workers.store import Store  # noqa: E402
 from workers.wire import Keys  # noqa: E402
+from workers.worker_store import WorkerStore  # noqa: E402
 
 
 def main(url, home, pool, lease_s, step_s, capacity):
-    store = Store(url, Keys("lockstep"), lease_s=float(lease_s))
+    store = WorkerStore(url, Keys("lockstep"), lease_s=float(lease_s))
     from fake_engine import FakeEngine
 
     from workers.queue.pool_worker import PoolWorker, after_layer

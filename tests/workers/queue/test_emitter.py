@@ -10,8 +10,8 @@ from redis.exceptions import ConnectionError as StoreAway
 from workers.queue.emitter import Emitter, Told
 from workers.queue.patience import patiently
 from workers.queue.pulse import Pulse
-from workers.store import Claimed
 from workers.wire import EndEvent, TokenEvent
+from workers.worker_store import Claimed
 
 ONE, TWO = Claimed("r1", "e1", 1, None), Claimed("r2", "e2", 1, None)
 END = EndEvent(status="finished")

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.workers.queue.conftest import Node
-from workers.store import Claimed
 from workers.wire import END_ENTRY_ID, EndEvent, TokenEvent, Usage, WebhookTarget
+from workers.worker_store import Claimed
 
 DONE = EndEvent(
     status="finished",

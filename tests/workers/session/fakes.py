@@ -8,8 +8,8 @@ from workers.engine.kept import Kept
 from workers.queue.pulse import Pulse
 from workers.session.compose import Turn
 from workers.session.turn import Identity, OpenTurn
-from workers.store import Claimed
 from workers.wire import Request, SamplingParams
+from workers.worker_store import Claimed
 
 IDENTITY = Identity("m", "ab" * 16, "3", b"f" * 32)
 

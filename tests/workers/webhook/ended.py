@@ -4,11 +4,11 @@ from contextlib import suppress
 
 from redis.exceptions import ResponseError
 
-from workers.store import Store
 from workers.wire import EndEvent, WebhookTarget
+from workers.worker_store import WorkerStore
 
 
-def end_a_request(store: Store, url: str, request_id: str = "r-1", **target: str) -> None:
+def end_a_request(store: WorkerStore, url: str, request_id: str = "r-1", **target: str) -> None:
     """As the router does it: the entry of the stream ends as failed, with its webhook."""
     stream = store.keys.requests("standard")
     with suppress(ResponseError):  # there is one

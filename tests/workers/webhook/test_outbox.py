@@ -3,10 +3,10 @@
 import pytest
 
 from tests.workers.webhook.ended import end_a_request
-from workers.store import Store
 from workers.webhook.deliver import Outcome
 from workers.webhook.outbox import Outbox, request_id_of
 from workers.wire import Keys
+from workers.worker_store import WorkerStore
 
 URL = "http://127.0.0.1:9/hook"
 DELIVERED, FAILED, REFUSED = (
@@ -18,7 +18,7 @@ DELIVERED, FAILED, REFUSED = (
 
 @pytest.fixture
 def store(redis_url):
-    return Store(redis_url, Keys("lockstep"), max_attempts=2)
+    return WorkerStore(redis_url, Keys("lockstep"), max_attempts=2)
 
 
 @pytest.fixture

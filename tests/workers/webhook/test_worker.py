@@ -7,18 +7,18 @@ import pytest
 
 from tests.workers.webhook.ended import end_a_request
 from workers.address import parse_networks
-from workers.store import Store
 from workers.webhook.deliver import Way
 from workers.webhook.endpoints import PER_ENDPOINT
 from workers.webhook.sender import Sender
 from workers.webhook.sign import make_secret
 from workers.webhook.worker import WebhookWorker, endpoint_of
 from workers.wire import Keys
+from workers.worker_store import WorkerStore
 
 
 @pytest.fixture
 def store(redis_url):
-    return Store(redis_url, Keys("lockstep"))
+    return WorkerStore(redis_url, Keys("lockstep"))
 
 
 @pytest.fixture
