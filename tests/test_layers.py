@@ -23,6 +23,8 @@ TOP = "ingest.command"  # the lockstep command stands on top of everything and m
 VOCABULARY = {
     "workers.wire",
     "workers.wire_fields",
+    "workers.sla",
+    "workers.cost",
     "workers.settings",
     "workers.store",
     "workers.text",

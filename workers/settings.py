@@ -4,18 +4,23 @@ This is the one place that reads them (but the keeper looks up LOCKSTEP_HOME its
 The table in README.md is made from the descriptions below.
 """
 
+import json
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+
+from workers.sla import BadClass, SlaTable
 
 
 class Settings(BaseSettings):
@@ -92,6 +97,9 @@ class Settings(BaseSettings):
     max_queue: int = Field(
         default=10_000, ge=1, description="waiting requests per class before the door refuses"
     )
+    sla: Annotated[dict[str, Any], NoDecode] = Field(
+        default={}, description="classes and what they promise: see below; in a variable as JSON"
+    )
     webhook_secret: str | None = Field(
         default=None, description="whsec_...; unset: made at first start"
     )
@@ -118,6 +126,24 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
+    @field_validator("sla", mode="before")
+    @classmethod
+    def check_sla(cls, given: Any) -> dict[str, Any]:
+        """A table of lockstep.toml, or the same as JSON. Raises PydanticCustomError, in words."""
+        try:
+            tables = parse_json(given) if isinstance(given, str) else given
+            if not isinstance(tables, dict):
+                raise BadClass(f"must be a table of classes, [sla.NAME], got {tables!r}")
+            SlaTable.of(tables)
+        except ValueError as error:
+            raise PydanticCustomError("sla", "{reason}", {"reason": str(error)}) from None
+        return tables
+
+    @property
+    def classes(self) -> SlaTable:
+        """The SLA classes of the node."""
+        return SlaTable.of(self.sla)
+
     @property
     def url(self) -> str:
         return self.redis_url or f"redis://127.0.0.1:{self.store_port}/0"
@@ -125,6 +151,14 @@ class Settings(BaseSettings):
     @property
     def num_threads(self) -> int:
         return self.threads or len(os.sched_getaffinity(0))
+
+
+def parse_json(given: str) -> Any:
+    """The value of a variable that holds a table. Raises ValueError, in words."""
+    try:
+        return json.loads(given or "{}")
+    except ValueError as error:
+        raise ValueError(f"must be JSON in a variable: {error}") from None
 
 
 @lru_cache(maxsize=1)

@@ -8,8 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
+from workers.cost import CostModel
+
 VERSION: Final = 1
-SLA_CLASSES: Final = ("realtime", "standard", "batch")  # most urgent first
+SLA_CLASSES: Final = ("realtime", "standard", "batch")  # those that every node has (sla.py)
 POOLS: Final = ("gpu", "cpu")
 WEBHOOKS: Final = "webhooks"  # the queue of attempts to post one
 TERMINAL: Final = ("finished", "failed", "cancelled", "expired")
@@ -143,10 +145,14 @@ class EndEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Keys:
-    """Names of all keys under one prefix; on Redis Cluster the prefix is a hash tag: {lockstep}."""
+    """Names of all keys under one prefix; on Redis Cluster the prefix is a hash tag: {lockstep}.
 
-    def __init__(self, prefix: str) -> None:
+    classes  the node's SLA classes, most urgent first: each has a stream
+    """
+
+    def __init__(self, prefix: str, classes: tuple[str, ...] = SLA_CLASSES) -> None:
         self.prefix = prefix
+        self.classes = classes
         self.rq_prefix = f"{prefix}:rq"
         self.dead = f"{prefix}:dead"
         self.active = f"{prefix}:active"
@@ -210,7 +216,7 @@ class Keys:
             self.active,
             self.waiting,
             self.webhooks_due,
-            *map(self.requests, SLA_CLASSES),
+            *map(self.requests, self.classes),
         ]
         rq = ("queues", "workers", *self._of_each_queue("workers", "queue", "wip"))
         return ours + [f"{self.rq_prefix}:{name}" for name in rq]
@@ -246,9 +252,18 @@ END_ENTRY_ID: Final = "1-0"
 class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     """What a pool says of itself, every second; gone when it stops saying so.
 
-    state     "loading", "ready", "absent" (no such processor on this machine)
-    progress  counts layers computed: moves whenever anything moves
-    kv        what the KV tier counts: hits, bytes, seconds saved; names are kv_tier's
+    state           "loading", "ready", "absent" (no such processor on this machine)
+    running         requests that it has claimed, of capacity places
+    progress        counts layers computed: moves whenever anything moves
+    kv              what the KV tier counts: hits, bytes, seconds saved; names are kv_tier's
+    cost            what its steps cost; None: it has not said so yet, and nothing is predicted
+    step_tokens     of one step at most; 0: not said
+    decoding        sequences that get a token in each step
+    context_tokens  positions that those read, all of them together
+    prefill_tokens  of the prompts it has claimed, those that are still to be computed
+    output_left     output tokens that may still come of what it has claimed, if all of max_tokens
+    output_share    of max_tokens, what requests used lately: a fading mean, 1.0 at first
+    by_class        requests that it has claimed, by class
     """
 
     pool: str
@@ -264,3 +279,11 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float = 0.0
     progress: int = 0
     kv: dict[str, float] = msgspec.field(default_factory=dict)
+    cost: CostModel | None = None
+    step_tokens: int = 0
+    decoding: int = 0
+    context_tokens: int = 0
+    prefill_tokens: int = 0
+    output_left: int = 0
+    output_share: float = 1.0
+    by_class: dict[str, int] = msgspec.field(default_factory=dict)
