@@ -3,9 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from workers.store import Store
-from workers.wire import full_id
-
 
 class Row(Protocol):
     """A row of the ledger's listing."""
@@ -32,13 +29,8 @@ class Row(Protocol):
     def used_ms(self) -> int: ...
 
 
-def held_by(store: Store, tenant: str, session_id: str) -> str | None:
-    """What goes on in a session, in words; None: nothing. Raises redis' errors."""
-    return held(store.session(full_id(tenant, session_id)))
-
-
 def held(known: Mapping[str, Any]) -> str | None:
-    """The same of what the store knows of it (Store.session)."""
+    """What goes on in a session of which the store knows this, in words; None: nothing."""
     waiting = known.get("waiting", 0)
     if holder := known.get("holder"):
         more = f" and {waiting} more wait" if waiting else ""

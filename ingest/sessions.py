@@ -93,13 +93,16 @@ def details(desk: Desk, session_id: str) -> dict[str, Any]:
 
 def forget(desk: Desk, session_id: str) -> dict[str, Any]:
     """Raises ApiError: 404 when there is none, 409 when it is in use."""
-    if not is_damaged(desk, session_id):  # one that nobody can read goes, too
-        head_of(desk, session_id)
-    reason = held(desk.store.session(full_id(DEFAULT_TENANT, session_id)))
+    full = full_id(DEFAULT_TENANT, session_id)
+    known = desk.store.session(full)
+    if not is_damaged(desk, session_id) and "generation" not in known:
+        head_of(desk, session_id)  # one that nobody can read goes, too, and what was of one
+    reason = held(known)
     if reason is not None:
         message = f"id: session {session_id!r} is in use: {reason}; cancel it or ask again"
         raise ApiError(409, message, param="id", code="session_in_use", retry_after_s=RETRY_HELD_S)
     freed = desk.tier().drop(DEFAULT_TENANT, session_id)
+    desk.store.session_forget(full)
     return {"id": session_id, "object": "session.deleted", "deleted": True, "bytes": freed}
 
 

@@ -209,17 +209,24 @@ class KvTier:
             self._files.sync_folder(path.parent)
         self.ledger.pin(tenant, session_id, pinned)
 
-    def collect(self) -> Collected:
+    def collect(self, forget: Callable[[str, str], object] = lambda *session: None) -> Collected:
         """Take away what nobody needs: orphans, old sessions, temporary files, dead reservations.
+
+        forget(tenant, session id)  called before an old session goes; what it raises is let through
 
         Takes seconds where there are many sessions.   Raises DiskFull, DiskError.
         """
+
+        def drop(tenant: str, session_id: str) -> int:
+            forget(tenant, session_id)
+            return self.drop(tenant, session_id)
+
         collector = Collector(
             self.sessions,
             self.objects,
             self.ledger,
             self._census,
-            drop=self.drop,
+            drop=drop,
             now_ms=self._now_ms,
         )
         return collector.collect(self.limits.ttl_ms)

@@ -35,10 +35,12 @@ from workers.wire_fields import (
     parse_job,
     parse_session,
     parse_webhook,
+    planned_fields,
     request_fields,
     webhook_fields,
 )
 
+OF_FILES: Final = ("writing", "tokens", "generation", "used_ms", "unsaved")  # of a session's hash
 LUA: Final = Path(__file__).parent / "lua"
 Value = str | bytes | int | float
 Fields = Mapping[str, str | int | bytes]
@@ -51,6 +53,20 @@ class Accepted:
     is_new: bool
     entry_id: str
     status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """What became of a wish for another class.
+
+    result  "promoted", "demoted", "same" (it has that class), "ended" (before), or "unknown" (also
+            of one that a client has put on a stream and no router has read)
+    was     the class that it had; "" when that is not known
+    """
+
+    result: str
+    sla: str
+    was: str
 
 
 def script_text(name: str) -> str:
@@ -96,7 +112,7 @@ class Store:
         """The store that the settings name."""
         return cls(
             settings.url,
-            Keys(settings.key_prefix),
+            Keys(settings.key_prefix, settings.classes.names),
             timeout_s=timeout_s,
             result_ttl_s=settings.result_ttl_s,
             lease_s=settings.lease_s,
@@ -144,15 +160,30 @@ class Store:
         is_new, entry_id, status = self.run("accept", keys, sla, tenant, body, *pairs)
         return Accepted(is_new == 1, entry_id.decode(), status.decode())
 
-    def route(self, *, sla: str, entry_id: str, request: Request, pool: str, reason: str) -> str:
+    def route(
+        self,
+        *,
+        sla: str,
+        entry_id: str,
+        request: Request,
+        pool: str,
+        reason: str,
+        then_pool: str | None = None,
+        predicted_ttft_ms: float | None = None,
+        charged_tokens: int | None = None,
+    ) -> str:
         """Hand an admitted request from its stream to a pool's queue.
+
+        then_pool       the pool that decodes after the prefill; None: the same
+        charged_tokens  what its tenant's rate limit was charged, to be settled at its end
 
         Gives "routed", "waits" (for its session), "duplicate" (the id is known; the entry is gone)
         or "not-mine" (another router did it).
         """
         keys = [self.keys.requests(sla), self.keys.job(request.id), self.keys.rq_job(request.id)]
         keys += [self.keys.queue(pool), self.keys.active]
-        fields = flat(request_fields(request, reason))
+        planned = planned_fields(then_pool, predicted_ttft_ms, charged_tokens)
+        fields = flat(request_fields(request, reason) | planned)
         return text(self.run("route", keys, GROUP, entry_id, request.id, pool, *fields))
 
     def refuse(
@@ -189,6 +220,18 @@ class Store:
         keys = [self.keys.job(request_id), self.keys.control]
         return text(self.run("cancel", keys, request_id, int(unseen), *flat(end_fields(end))))
 
+    def promote(self, request_id: str, sla: str) -> Promoted:
+        """Give a request another class, wherever it is; its client notices nothing but the speed.
+
+        Raises ValueError for a class that does not exist.
+        """
+        classes = self.keys.classes
+        if sla not in classes:
+            raise ValueError(f"sla: must be one of {', '.join(classes)}, got {sla!r}")
+        keys = [self.keys.job(request_id), self.keys.control]
+        result, was = texts(self.run("promote", keys, request_id, sla, GROUP, *classes))
+        return Promoted(result, sla, was)
+
     # --- sessions, by their full ids ---
 
     def session(self, session: str) -> dict[str, Any]:
@@ -204,6 +247,13 @@ class Store:
             pipeline.llen(self.keys.session_waiting(session))
             raw, waiting = pipeline.execute()
         return {**parse_session(raw), "waiting": waiting} if raw else {}
+
+    def session_forget(self, session: str) -> None:
+        """Its files are deleted on purpose: a later request of that id begins a new one.
+
+        Who holds it, and who waits for it, stays.
+        """
+        self.redis.hdel(self.keys.session(session), *OF_FILES)
 
     def move(self, request_id: str, pool: str) -> str:
         """Have another pool go on with a request.

@@ -1,13 +1,14 @@
 """`lockstep session`: the conversations that are kept here: look, check, carry, fork, forget.
 
-All but rm work on the files alone, with and without a running node. rm asks the store whether a
-request of the session waits or runs, and refuses then; --force does not ask. What a request leaves
-behind that ends later is not kept: its fence is too old.
+All work on the files, with and without a running node. rm asks the store whether a request of the
+session waits or runs, and refuses then; --force does not mind. What a request leaves behind that
+ends later is not kept: its fence is too old. What makes or deletes a session on purpose tells the
+store so (forget), which else would miss its files.
 """
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,14 +20,14 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
 from ingest.command.failure import FAILED, USAGE, Failure
-from ingest.holder import held_by, session_object
+from ingest.holder import held, session_object
 from kv_tier.files import DiskError, DiskFull
 from kv_tier.format import CorruptFile
 from kv_tier.sessions import BadName
 from kv_tier.tier import KvTier, wall_ms
 from workers.session.files import kv_root, open_tier
 from workers.settings import settings
-from workers.wire import DEFAULT_TENANT
+from workers.wire import DEFAULT_TENANT, full_id
 
 if TYPE_CHECKING:
     from kv_tier.export import Carried, Node
@@ -203,6 +204,7 @@ def import_command(
             )
         except (BadExport, CannotImport) as error:
             raise Failure(str(error)) from None
+        forget(tenant, done.manifest.session_id)
     say_carried(done, f"session {done.manifest.session_id!r} is here", as_json)
 
 
@@ -229,6 +231,7 @@ def fork_command(
             new = tier.fork(tenant, source, target, position)
         except SessionExists as error:
             raise Failure(f"{error}: choose another id, or rm it first") from None
+        forget(tenant, target)
     told = {"id": target, "forked_from": source, "tokens": len(new.token_ids), "kv": new.num_kv}
     kept = f"{told['tokens']} tokens, {told['kv']} of them with KV"
     print(json.dumps(told) if as_json else f"session {target!r} is here: {kept}")
@@ -258,11 +261,13 @@ def rm_command(
     """Forget a session: its log, and its KV but what other sessions share."""
     with opened() as tier:
         tier.sessions.folder(tenant, session_id)
-        if not force:
-            refuse_if_held(tenant, session_id)
-        if not tier.sessions.damaged(tenant, session_id):  # one that nobody can read goes, too
-            head(tier, tenant, session_id)
+        known = known_of(tenant, session_id)
+        if not force and (reason := held(known)) is not None:
+            raise Failure(f"session {session_id!r} is in use: {reason}; cancel it, or rm --force")
+        if not tier.sessions.damaged(tenant, session_id) and "generation" not in known:
+            head(tier, tenant, session_id)  # one that nobody can read goes, too
         freed = tier.drop(tenant, session_id)
+        forget(tenant, session_id)
     told = {"id": session_id, "removed": True, "bytes": freed}
     print(json.dumps(told) if as_json else f"session {session_id!r} is gone, {mib(freed)} are free")
 
@@ -274,7 +279,7 @@ def gc_command(
 ) -> None:
     """Take away what nobody needs: old sessions, files of no session, what killed writers left."""
     with opened() as tier:
-        told = would_go(tier) if dry_run else asdict(tier.collect())
+        told = would_go(tier) if dry_run else asdict(tier.collect(forget))
     if as_json:
         print(json.dumps(told | {"dry_run": dry_run}))
         return
@@ -320,18 +325,26 @@ def set_pin(tenant: str, session_id: str, pinned: bool, as_json: bool) -> None:
     print(json.dumps(told) if as_json else f"session {session_id!r} is {word}")
 
 
-def refuse_if_held(tenant: str, session_id: str) -> None:
-    """Raises Failure. A store that does not answer runs nothing new; what ran cannot commit."""
+def known_of(tenant: str, session_id: str) -> dict[str, Any]:
+    """What the store knows. One that does not answer runs nothing new; what ran cannot commit."""
     from redis.exceptions import ConnectionError, TimeoutError
 
     from workers.store import Store
 
     try:
-        reason = held_by(Store.of(settings()), tenant, session_id)
+        return Store.of(settings()).session(full_id(tenant, session_id))
     except (ConnectionError, TimeoutError):
-        return
-    if reason is not None:
-        raise Failure(f"session {session_id!r} is in use: {reason}; cancel it, or rm --force")
+        return {}
+
+
+def forget(tenant: str, session_id: str) -> None:
+    """The store no longer misses the files that this session had. It may be away."""
+    from redis.exceptions import RedisError
+
+    from workers.store import Store
+
+    with suppress(RedisError):
+        Store.of(settings()).session_forget(full_id(tenant, session_id))
 
 
 def objects_of(tier: KvTier, manifest: "Manifest") -> list[dict[str, Any]]:

@@ -58,7 +58,8 @@ def test_a_limit_that_is_none_is_refused(door, tier, limit):
 
 def test_one_session_is_shown_with_its_messages(door, tier):
     keep(tier, "talk", forked_from="origin")
-    door.desk.store.session_note("talk", pool="cpu")
+    store = door.desk.store
+    store.redis.hset(store.keys.session("talk"), mapping={"pool": "cpu"})
     told = door.http.get("/v1/sessions/talk").json()
     expected = {"id": "talk", "tokens": 600, "checkpoints": [599], "digest": "00000000000000aa"}
     expected |= {"forked_from": "origin", "generation": 1, "pool": "cpu", "holder": None}
@@ -82,6 +83,32 @@ def test_a_deleted_session_is_gone_with_its_files(door, tier):
     assert (answer["id"], answer["deleted"]) == ("talk", True) and answer["bytes"] > 16384
     assert not any(path.exists() for path in paths_of(tier, made))
     assert door.http.get("/v1/sessions").json()["data"] == []
+    assert error_of(door.http.delete("/v1/sessions/talk")) == (404, "session_not_found", "id")
+
+
+def test_what_is_deleted_may_begin_anew(door, tier):
+    made = keep(tier, "talk")
+    store = door.desk.store
+    store.redis.hset(store.keys.session("talk"), mapping={"fence": 3, "generation": 1})
+    assert door.http.delete("/v1/sessions/talk").status_code == 200
+    assert (store.session("talk")["fence"], store.session("talk").get("generation")) == (3, None)
+    assert made.generation == 1
+
+
+def test_a_session_whose_files_somebody_deleted_can_be_deleted(door, tier):
+    store = door.desk.store
+    store.redis.hset(store.keys.session("talk"), mapping={"generation": 4, "unsaved": "disk full"})
+    assert door.http.delete("/v1/sessions/talk").json()["deleted"] is True
+    assert set(store.session("talk")) <= {"waiting"}
+    assert error_of(door.http.delete("/v1/sessions/talk")) == (404, "session_not_found", "id")
+
+
+def test_a_damaged_session_can_be_deleted(door, tier):
+    keep(tier, "talk")
+    for path in (tier.root / "sessions" / "default" / "talk").glob("*.manifest"):
+        path.write_bytes(b"no manifest")
+    assert error_of(door.http.get("/v1/sessions/talk"))[0] == 404
+    assert door.http.delete("/v1/sessions/talk").json()["deleted"] is True
     assert error_of(door.http.delete("/v1/sessions/talk")) == (404, "session_not_found", "id")
 
 

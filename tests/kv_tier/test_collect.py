@@ -30,6 +30,30 @@ def test_there_is_nothing_to_collect(talker):
     assert talker.hit("anna", TOKENS) == 512
 
 
+def test_who_must_know_hears_of_an_old_session_before_it_goes(talker):
+    talker.say("anna", "s1", TOKENS)
+    talker.clock.ms += TTL_MS + 1
+    told = []
+
+    def forget(*session):
+        told.append((session, talker.tier.sessions.head(*session) is not None))
+
+    assert talker.tier.collect(forget).sessions == 1
+    assert told == [(("anna", "s1"), True)]
+
+
+def test_an_old_session_stays_while_nobody_can_be_told(talker):
+    talker.say("anna", "s1", TOKENS)
+    talker.clock.ms += TTL_MS + 1
+
+    def forget(*session):
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        talker.tier.collect(forget)
+    assert talker.tier.sessions.head("anna", "s1") is not None
+
+
 def test_an_orphan_goes_after_a_while(talker):
     talker.tier.put("anna", talker.sources("anna", TOKENS[:-1]))
     assert talker.tier.collect() == Collected()

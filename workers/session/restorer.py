@@ -110,7 +110,7 @@ class Restorer(Servant):
         if not tells_more(turn, head):
             self.refuse_gap(noted.get("unsaved"))
             if request.session_mode != "history":  # that is all of it
-                self.refuse_damage(tenant, session_id, head, noted.get("generation"))
+                self.refuse_loss(tenant, session_id, head, noted.get("generation"))
         return OpenTurn(tenant, session_id, full, fence, head, turn)
 
     def refuse_other_weights(self, head: Manifest | None) -> None:
@@ -129,20 +129,28 @@ class Restorer(Servant):
             what = f"its last turn was not saved ({unsaved}): send the whole history"
             raise ComposeError("session_id", what, "session_not_saved")
 
-    def refuse_damage(
+    def refuse_loss(
         self, tenant: str, session_id: str, head: Manifest | None, noted: int | None
     ) -> None:
-        """A turn may be lost with a damaged manifest: only who sends it along may go on.
+        """Turns are lost with a manifest that is damaged or gone: only who sends them may go on.
 
         noted: generation of the last turn that a pool told of. What follows it says the same, and
-        names more KV: with that nothing is lost, and nothing is read again to know it.
+        names more KV: with that nothing is lost, and nothing is read again to know it. Whatever
+        deletes a session also takes this back (Store.session_forget).
         """
-        if head is not None and noted is not None and head.generation >= noted:
+        have = head.generation if head else 0
+        if noted is not None and have >= noted:
             return
         damaged = self.backing.tier.sessions.damaged(tenant, session_id)
-        if damaged and (head is None or head.generation < (damaged if noted is None else noted)):
+        if damaged and have < (damaged if noted is None else noted):
             what = f"generation {damaged} of its log is damaged: send the whole history"
             raise ComposeError("session_id", what, "session_unreadable")
+        if noted:
+            what = (
+                f"the files of {session_id!r} are gone (generation {noted} was committed): start "
+                "another session, delete this one, or send the whole history"
+            )
+            raise ComposeError("session_id", what, "session_gone")
 
     def composed(self, item: Claimed, request: Request, turn: Turn | None) -> Request:
         """The request with its prompt, and so in the store. Raises NotOurs."""

@@ -29,6 +29,7 @@ from workers.log import logger
 from workers.queue.servant import Servant
 from workers.session.backing import Backing, without_waiting
 from workers.session.turn import with_kv, with_state
+from workers.wire import full_id
 from workers.worker_store import WorkerStore
 
 log = logger("session")
@@ -156,8 +157,13 @@ class Writer(Servant):
             if entry is not None:
                 self.write(entry)
             elif time.monotonic() > self.collect_at and not self.stopping:
-                without_waiting(self.backing.tier.collect, "nothing is collected")
+                without_waiting(self._collect, "nothing is collected")
                 self.collect_at = time.monotonic() + COLLECT_S
+
+    def _collect(self) -> None:
+        """What went by its age may begin anew: the store forgets it, too."""
+        forget = self.store.session_forget
+        self.backing.tier.collect(lambda tenant, name: forget(full_id(tenant, name)))
 
     def _rest_s(self) -> float:
         """Until a look is worth it, when nothing is due."""

@@ -312,6 +312,51 @@ def test_a_session_in_use_is_not_removed_unless_forced(tier, capsys, store):
     assert tier.sessions.head("default", "talk") is None
 
 
+@pytest.fixture
+def known(store):
+    """The store knows that a turn of `talk` was committed."""
+    store.redis.hset(store.keys.session("talk"), mapping={"fence": 3, "generation": 7})
+    return lambda: store.session("talk").get("generation")
+
+
+def test_what_is_removed_may_begin_anew(tier, capsys, known):
+    keep(tier, "talk")
+    assert asked(capsys, "rm", "talk")[0] == 0
+    assert known() is None
+
+
+def test_a_session_whose_files_somebody_deleted_can_be_removed(tier, capsys, known):
+    assert asked(capsys, "rm", "talk") == (0, {"id": "talk", "removed": True, "bytes": 0})
+    assert known() is None
+    assert refused(capsys, "rm", "talk")[0] == 1
+
+
+def test_a_damaged_session_can_be_removed(tier, capsys):
+    keep(tier, "talk")
+    for path in (tier.root / "sessions" / "default" / "talk").glob("*.manifest"):
+        path.write_bytes(b"no manifest")
+    assert asked(capsys, "rm", "talk")[0] == 0
+    assert refused(capsys, "rm", "talk")[0] == 1
+
+
+def test_what_gc_takes_for_its_age_may_begin_anew(tier, capsys, known, monkeypatch):
+    monkeypatch.setenv("LOCKSTEP_SESSION_TTL_S", "60")
+    settings.cache_clear()
+    keep(tier, "talk")
+    assert asked(capsys, "gc")[1]["sessions"] == 1
+    assert known() is None
+
+
+@pytest.mark.parametrize("how", ["fork", "import"])
+def test_what_is_made_is_not_taken_for_what_was_there_before(tier, capsys, known, tmp_path, how):
+    keep(tier, "other", node=served())
+    file = str(tmp_path / "f")
+    assert asked(capsys, "export", "other", file)[0] == 0
+    words = ["fork", "other", "talk"] if how == "fork" else ["import", file, "--id", "talk"]
+    assert asked(capsys, *words)[0] == 0
+    assert known() is None
+
+
 def test_a_session_of_another_tenant_is_held_by_its_own_requests(tier, capsys, store):
     keep(tier, "talk", tenant="acme")
     store.redis.hset(store.keys.session("acme--talk"), mapping={"holder": "r-7"})

@@ -102,8 +102,9 @@ class FakeTier:
         self.committed.append(manifest)
         self.sessions.now = manifest
 
-    def collect(self):
+    def collect(self, forget):
         self.collected += 1
+        forget("acme", "old")
 
 
 class FakeText:
@@ -143,12 +144,16 @@ class FakeStore:
 
     def __init__(self):
         self.hash, self.has_lease, self.composed = {}, True, []
+        self.forgotten = []
 
     def session(self, full):
         return dict(self.hash)
 
     def session_note(self, full, **fields):
         self.hash.update(fields)
+
+    def session_forget(self, full):
+        self.forgotten.append(full)
 
     def compose(self, item, request, *, forked_at=None):
         self.composed.append((request, forked_at))

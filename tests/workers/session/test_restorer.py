@@ -213,6 +213,30 @@ def test_a_damaged_log_that_said_no_more_is_passed_over(desk):
     assert "r1" in desk.done
 
 
+@pytest.mark.parametrize("left", [None, 2])
+def test_files_that_were_deleted_by_hand_begin_no_new_conversation_in_silence(desk, left):
+    desk.turn = answered([Message("user", "go on")])
+    desk.sessions.now = left and manifest_of(generation=left)
+    desk.store.hash["generation"] = 4
+    desk.run(new("r1"))
+    end = desk.ended["r1"]
+    assert (end.status, end.code) == ("failed", "session_gone")
+    assert end.error.startswith("session_id: the files of 's' are gone (generation 4 was committed")
+    assert "start another session, delete this one" in end.error
+    del desk.store.hash["generation"]
+    desk.run(new("r2"))
+    assert "r2" in desk.done
+
+
+def test_who_sends_the_whole_history_needs_no_files(desk):
+    desk.store.hash["generation"] = 4
+    desk.turn = answered([Message("user", "a"), Message("assistant", "b"), Message("user", "c")])
+    desk.run(new("r1"))
+    desk.turn = answered([Message("user", "a")])
+    desk.run(new("r2", session_mode="history"))
+    assert set(desk.done) == {"r1", "r2"}
+
+
 def test_who_sends_the_whole_history_goes_on_without_the_log(desk):
     desk.turn = answered([Message("user", "a"), Message("assistant", "b"), Message("user", "c")])
     desk.sessions.generation_damaged = 4

@@ -193,3 +193,9 @@ def test_what_nobody_needs_is_collected_when_there_is_time(desk):
     desk.writer.collect_at = 0.0
     desk.writer.start()
     desk.until(lambda: desk.tier.collected == 1)
+
+
+def test_a_session_that_is_too_old_may_begin_anew(desk):
+    desk.writer.collect_at = 0.0
+    desk.writer.start()
+    desk.until(lambda: desk.store.forgotten == ["acme--old"])
