@@ -128,6 +128,9 @@ class EndEvent(msgspec.Struct, frozen=True, kw_only=True):
     code           "bad_request", "numeric_error", "poison", "cancelled", "expired", ... or None
     session_id     the request's session; written by whatever ends it, from the job's hash
     forked_at      token position at which the prompt left the session's log; None: it did not
+    sla            the class that it had in the end; written from the job's hash
+    retry_after_s  seconds after which it would be taken, of one refused as "overloaded" or
+                   "rate_limited"
     """
 
     status: str
@@ -142,6 +145,8 @@ class EndEvent(msgspec.Struct, frozen=True, kw_only=True):
     queue_ms: float | None = None
     session_id: str | None = None
     forked_at: int | None = None
+    sla: str | None = None
+    retry_after_s: int | None = None
 
 
 class Keys:
@@ -261,6 +266,7 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     decoding        sequences that get a token in each step
     context_tokens  positions that those read, all of them together
     prefill_tokens  of the prompts it has claimed, those that are still to be computed
+    waiting_blocks  KV blocks that requests want which it has claimed and has no memory for yet
     output_left     output tokens that may still come of what it has claimed, if all of max_tokens
     output_share    of max_tokens, what requests used lately: a fading mean, 1.0 at first
     by_class        requests that it has claimed, by class
@@ -284,6 +290,7 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     decoding: int = 0
     context_tokens: int = 0
     prefill_tokens: int = 0
+    waiting_blocks: int = 0
     output_left: int = 0
     output_share: float = 1.0
     by_class: dict[str, int] = msgspec.field(default_factory=dict)

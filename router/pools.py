@@ -1,0 +1,152 @@
+"""What placement looks at: the requests, and the pools with what runs and waits in them.
+
+Plain values, made from reports, queues and hashes; nothing here decides or waits.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from workers.cost import CostModel
+from workers.wire import POOLS, PoolLoad, Request
+
+BLOCK_TOKENS: Final = 256  # token positions of one KV block, as pools count them
+STEP_TOKENS: Final = 512  # of one step, where a pool has not said it
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One request, as placement sees it.
+
+    arrival_ms     Unix time
+    prompt_tokens  of a session's request: its history included, as far as that is known
+    max_tokens     output tokens at most
+    deadline_ms    Unix time, the request's own; None: only its class promises something
+    kept_tokens    of the prompt, those that need no computing: files or RAM of the node have them
+    output_tokens  made so far
+    then           the pool that is to decode it after its prefill; None: the one that prefills it
+    """
+
+    request_id: str
+    sla: str
+    arrival_ms: int
+    prompt_tokens: int
+    max_tokens: int
+    deadline_ms: int | None = None
+    kept_tokens: int = 0
+    output_tokens: int = 0
+    then: str | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output, if all of max_tokens is used."""
+        return self.prompt_tokens + self.max_tokens
+
+    @property
+    def blocks(self) -> int:
+        """KV blocks that are reserved for it."""
+        return -(-self.num_tokens // BLOCK_TOKENS)
+
+    @property
+    def uncached(self) -> int:
+        """Tokens to be computed before the next output token, one at least."""
+        return max(1, self.prompt_tokens + self.output_tokens - self.kept_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """One pool: its workers together, and its queue.
+
+    state            "ready" when one of its workers is, else what they say; "not reporting"
+    places           sequences that run at once
+    running          requests that are claimed
+    sequence_blocks  blocks that its largest worker holds; 0: not said
+    waiting_blocks   wanted by claimed requests that have no memory yet
+    queue            what waits to be claimed, in the order in which it will be
+    The others are as in PoolLoad, summed.
+    """
+
+    name: str
+    state: str = "ready"
+    model: str = ""
+    cost: CostModel | None = None
+    places: int = 1
+    running: int = 0
+    free_blocks: int = 0
+    total_blocks: int = 0
+    sequence_blocks: int = 0
+    waiting_blocks: int = 0
+    step_tokens: int = STEP_TOKENS
+    decoding: int = 0
+    context_tokens: int = 0
+    prefill_tokens: int = 0
+    output_left: int = 0
+    output_share: float = 1.0
+    by_class: Mapping[str, int] = field(default_factory=dict)
+    queue: tuple[Wanted, ...] = ()
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state == "ready"
+
+    def holds(self, num_tokens: int) -> bool:
+        """Whether its memory holds one sequence of so many tokens when nothing else is there."""
+        return num_tokens <= self.sequence_blocks * BLOCK_TOKENS or not self.sequence_blocks
+
+
+def wanted_of(request: Request, *, history: int = 0, kept: int = 0) -> Wanted:
+    """An admitted request.
+
+    history  tokens of the session's log, when its prompt is not composed yet
+    kept     of those and of the prompt, tokens whose KV the node has
+    """
+    return Wanted(
+        request_id=request.id,
+        sla=request.sla,
+        arrival_ms=request.arrival_ms,
+        prompt_tokens=max(1, len(request.token_ids) + history),
+        max_tokens=request.params.max_tokens,
+        deadline_ms=request.deadline_ms,
+        kept_tokens=kept,
+    )
+
+
+def views_of(
+    loads: Sequence[PoolLoad], queues: Mapping[str, Iterable[Wanted]], model: str
+) -> tuple[PoolView, ...]:
+    """The pools as they are, gpu first; one that nobody reports is "not reporting"."""
+    return tuple(view_of(pool, loads, queues.get(pool, ()), model) for pool in POOLS)
+
+
+def view_of(pool: str, loads: Sequence[PoolLoad], queue: Iterable[Wanted], model: str) -> PoolView:
+    """One pool. Workers that are not ready, or serve another model, add nothing."""
+    mine = [load for load in loads if load.pool == pool]
+    ready = [load for load in mine if load.state == "ready" and load.model == model]
+    if not ready:
+        state = mine[0].state if mine else "not reporting"
+        if state == "ready":
+            state = f"ready for {mine[0].model} only"
+        return PoolView(name=pool, state=state, places=0, queue=tuple(queue))
+    by_class: dict[str, int] = {}
+    for load in ready:
+        for sla, count in load.by_class.items():
+            by_class[sla] = by_class.get(sla, 0) + count
+    return PoolView(
+        name=pool,
+        model=model,
+        cost=next((load.cost for load in ready if load.cost is not None), None),
+        places=sum(max(load.capacity, 1) for load in ready),
+        running=sum(load.running for load in ready),
+        free_blocks=sum(load.free_blocks for load in ready),
+        total_blocks=sum(load.total_blocks for load in ready),
+        sequence_blocks=max(load.total_blocks for load in ready),
+        waiting_blocks=sum(load.waiting_blocks for load in ready),
+        step_tokens=max(load.step_tokens for load in ready) or STEP_TOKENS,
+        decoding=sum(load.decoding for load in ready),
+        context_tokens=sum(load.context_tokens for load in ready),
+        prefill_tokens=sum(load.prefill_tokens for load in ready),
+        output_left=sum(load.output_left for load in ready),
+        output_share=sum(load.output_share for load in ready) / len(ready),
+        by_class=by_class,
+        queue=tuple(queue),
+    )
