@@ -1,4 +1,4 @@
-"""A session that is deleted, by hand or by command, also in mid-turn: no turn of it comes back, none goes unsaid."""
+"""A session that is deleted, by hand or by command, in mid-turn too: nothing of it comes back."""
 
 import shutil
 
