@@ -16,6 +16,8 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kernels.arrays import HOST, Arrays
+
 F32 = npt.NDArray[np.float32]
 F16 = npt.NDArray[np.float16]
 I32 = npt.NDArray[np.int32]
@@ -140,6 +142,9 @@ class Ops(Protocol):
 
     def embed(self, out: F32, table: Matrix, token_ids: I32) -> None:
         """out[t] = row token_ids[t] of table, dequantised.   out (T, H)"""
+
+    def take_rows(self, out: F32, x: F32, rows: I32) -> None:
+        """out[r] = x[rows[r]].   out (R, K), x (T, K), rows (R,) in [0, T); out is not x"""
 
     def quantize_rows(self, out: QuantizedRows, x: F32) -> None:
         """Round half to even of x * (127 / max|x|), by blocks of 32.   x (T, K), 32 divides K"""
@@ -315,14 +320,14 @@ def delta_shape(
     return (num_slots, num_layers, num_v_heads, value_dim, key_dim)
 
 
-def quantized_rows(num_tokens: int, cols: int) -> QuantizedRows:
+def quantized_rows(num_tokens: int, cols: int, arrays: Arrays = HOST) -> QuantizedRows:
     """Room for num_tokens quantised rows of cols values."""
     assert cols % QUANT_BLOCK == 0, cols
     shape = (num_tokens, cols // QUANT_BLOCK)
     return QuantizedRows(
-        np.empty((num_tokens, cols), np.int8),
-        np.empty(shape, np.float32),
-        np.empty(shape, np.int32),
+        arrays.reserve((num_tokens, cols), np.int8),
+        arrays.reserve(shape, np.float32),
+        arrays.reserve(shape, np.int32),
     )
 
 

@@ -62,6 +62,10 @@ class ReferenceOps(FusedFromParts):
         assert out.shape == (token_ids.size, table.cols), (out.shape, token_ids.size, table.cols)
         out[...] = weights_of(table)[token_ids]
 
+    def take_rows(self, out: F32, x: F32, rows: I32) -> None:
+        assert out.shape == (rows.size, x.shape[1]), (out.shape, rows.size, x.shape)
+        out[...] = x[rows]
+
     def quantize_rows(self, out: QuantizedRows, x: F32) -> None:
         blocks = x.reshape(x.shape[0], -1, QUANT_BLOCK)
         largest = np.abs(blocks).max(axis=-1)

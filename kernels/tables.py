@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from kernels.arrays import HOST, Arrays
 from kernels.ops import F32, RopeTable
 
 F64 = npt.NDArray[np.float64]
@@ -60,23 +61,35 @@ class GrowingRope:
     """
 
     def __init__(
-        self, theta: float, rotated: int, max_positions: int, factors: F32 | None, adjacent: bool
+        self,
+        theta: float,
+        rotated: int,
+        max_positions: int,
+        factors: F32 | None,
+        adjacent: bool,
+        arrays: Arrays = HOST,
     ) -> None:
         assert theta > 1 and rotated > 0 and rotated % 2 == 0, (theta, rotated)
         self._turns = turns_per_position(theta, rotated, factors)
-        self._max_positions = max_positions
-        self._table = RopeTable(*_rows(self._turns, 0, 0), adjacent)
+        shape = (max_positions, rotated // 2)
+        cos, sin = (arrays.reserve(shape, np.float32) for _ in "cs")
+        self._arrays, self._whole = arrays, RopeTable(cos, sin, adjacent)
+        self._table = self._first(0)
 
     def covering(self, num_positions: int) -> RopeTable:
         """A table of at least so many positions, of the model's context at most."""
-        old = self._table
-        size = len(old.cos)
-        if num_positions > size and size < self._max_positions:
-            end = min(self._max_positions, max(num_positions, 2 * size, CHUNK_POSITIONS))
+        whole, size = self._whole, len(self._table.cos)
+        if num_positions > size and size < len(whole.cos):
+            end = min(len(whole.cos), max(num_positions, 2 * size, CHUNK_POSITIONS))
             cos, sin = _rows(self._turns, size, end)
-            cos, sin = np.concatenate([old.cos, cos]), np.concatenate([old.sin, sin])
-            self._table = RopeTable(cos, sin, old.adjacent)
+            self._arrays.write(whole.cos[size:end], cos)
+            self._arrays.write(whole.sin[size:end], sin)
+            self._table = self._first(end)
         return self._table
+
+    def _first(self, num_positions: int) -> RopeTable:
+        whole = self._whole
+        return RopeTable(whole.cos[:num_positions], whole.sin[:num_positions], whole.adjacent)
 
 
 def _rows(turns: U64, first: int, last: int) -> tuple[F32, F32]:

@@ -8,6 +8,8 @@ function of its inputs whatever the thread count, so two CpuOps give the same bi
 
 from typing import Final
 
+import numpy as np
+
 from kernels.cpu import _cpu
 from kernels.ops import (
     F32,
@@ -65,6 +67,10 @@ class CpuOps:
         else:
             assert table.kind == "f32", table.kind
             _cpu.embed_f32(*args)
+
+    def take_rows(self, out: F32, x: F32, rows: I32) -> None:
+        assert out.shape == (rows.size, x.shape[1]), (out.shape, rows.size, x.shape)
+        np.take(x, rows, axis=0, out=out)
 
     def quantize_rows(self, out: QuantizedRows, x: F32) -> None:
         _cpu.quantize_rows(self.threads, out, x)

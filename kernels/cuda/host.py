@@ -50,6 +50,15 @@ class CudaOps(FusedFromParts):
         n, cols = out.size, table.cols
         self._kernels.each(f"embed_{table.kind}", n, out, table.data, token_ids, Long(n), cols)
 
+    def take_rows(self, out: F32, x: F32, rows: I32) -> None:
+        num_tokens, cols = x.shape
+        checked(out, np.float32, (rows.size, cols), is_written=True)
+        checked(x, np.float32)
+        checked(rows, np.int32)
+        is_inside(rows, 0, num_tokens)
+        assert not np.may_share_memory(out, x), "take_rows: out overlaps x"
+        self._kernels.each("take_rows", out.size, out, x, rows, Long(out.size), cols)
+
     def quantize_rows(self, out: QuantizedRows, x: F32) -> None:
         rows, cols = x.shape
         _check_quantized(out, rows, cols, is_written=True)

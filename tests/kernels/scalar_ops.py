@@ -59,6 +59,9 @@ class ScalarOps:
         kind = KINDS[table.kind]
         self.c.model_embed(kind, pointer(out), pointer(raw), pointer(token_ids), *sizes)
 
+    def take_rows(self, out, x, rows) -> None:
+        out[...] = x[rows]
+
     def quantize_rows(self, out: QuantizedRows, x) -> None:
         outs = pointer(out.values), pointer(out.scales), pointer(out.sums)
         self.c.model_quantize_rows(*outs, pointer(x), long(x.size // 32))

@@ -143,6 +143,8 @@ REFUSED = {
     "token id past the vocabulary": lambda o: o.embed(f32(1, 64), W, i32(20)),
     "negative token id": lambda o: o.embed(f32(1, 64), W, i32(-1)),
     "token ids of another type": lambda o: o.embed(f32(1, 64), W, np.array([1])),
+    "rows into too few": lambda o: o.take_rows(f32(1, 64), f32(3, 64), i32(0, 2)),
+    "rows of other columns": lambda o: o.take_rows(f32(2, 32), f32(3, 64), i32(0, 2)),
     "position past the table": lambda o: o.rope(f32(1, 1, 8), i32(16), TABLE),
     "table wider than the head": lambda o: o.rope(f32(1, 1, 4), i32(0), TABLE),
     "bias of another width": lambda o: o.add(f32(3, 64), f32(63)),

@@ -110,9 +110,8 @@ def full_rope(weights: Weights, *, adjacent: bool) -> GrowingRope:
     config = weights.config
     factors = None
     if weights.has(ROPE_FACTORS):
-        factors = weights.vector(ROPE_FACTORS)
+        factors = weights.values(ROPE_FACTORS)
     elif config.rope_factor != 1.0:
         factors = np.full(config.rope_dims // 2, config.rope_factor, np.float32)
-    return GrowingRope(
-        config.rope_theta, config.rope_dims, config.context_length, factors, adjacent=adjacent
-    )
+    theta, arrays = config.rope_theta, weights.arrays
+    return GrowingRope(theta, config.rope_dims, config.context_length, factors, adjacent, arrays)

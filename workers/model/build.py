@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from kernels.arrays import HOST, Arrays
 from kernels.ops import F32, KvArena, Ops, StateArena, Step
 from workers.model.config import BadModel, ModelConfig, read_config
 from workers.model.decoder import Decoder, Layer
@@ -81,12 +82,15 @@ def load_model(
     max_step_tokens: int,
     max_logit_rows: int,
     in_huge_pages: bool = False,
+    arrays: Arrays = HOST,
 ) -> Model:
-    """The model in folder. Raises BadModel.
+    """The model in folder. Raises BadModel, and what arrays raises.
 
     max_step_tokens, max_logit_rows   sizes of the largest step: its arrays are allocated now
+    arrays                            where the ops want weights and activations
     """
     weights = Weights.open(folder / PACK, in_huge_pages=in_huge_pages)
+    weights.place(arrays)
     layers = architecture_of(weights.config.architecture).layers(weights)
     return Decoder(
         weights, layers, ops, max_step_tokens=max_step_tokens, max_logit_rows=max_logit_rows

@@ -94,9 +94,10 @@ class Decoder:
         is_tied = not weights.has(f"{HEAD}.weight")
         table = Projections((self._embedding,), (None,))
         self._head = table if is_tied else Projections.of(weights, HEAD)
-        self._whole = self._workspace = Workspace.allocate(config, max_step_tokens)
-        self._last = Rows.allocate(max_logit_rows, config.hidden)
-        self._logits = np.zeros((max_logit_rows, config.vocab_size), np.float32)
+        arrays = weights.arrays
+        self._whole = self._workspace = Workspace.allocate(config, max_step_tokens, arrays)
+        self._last = Rows.allocate(max_logit_rows, config.hidden, arrays)
+        self._logits = arrays.reserve((max_logit_rows, config.vocab_size), np.float32)
 
     def forward(
         self,
@@ -141,7 +142,7 @@ class Decoder:
         logits = self._logits[:num_rows]
         if num_rows:
             last = self._last.first(num_rows)
-            np.take(hidden, logit_rows, axis=0, out=last.values)
+            self._ops.take_rows(last.values, hidden, logit_rows)
             values, eps = last.values, self.config.rms_eps
             self._ops.add_norm(values, last.quantized, values, None, self._norm, eps)
             self._head.apply(self._ops, (logits,), last)

@@ -78,8 +78,9 @@ def gemma3_layers(weights: Weights) -> list[Layer]:
     config = weights.config
     ropes = {FULL: full_rope(weights, adjacent=False)}
     if WINDOW in config.kinds:
+        theta, arrays = config.window_rope_theta, weights.arrays
         ropes[WINDOW] = GrowingRope(
-            config.window_rope_theta, config.rope_dims, config.context_length, None, adjacent=False
+            theta, config.rope_dims, config.context_length, None, adjacent=False, arrays=arrays
         )
     layers = []
     for index, kind in enumerate(config.kinds):

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from kernels.arrays import HOST, Arrays
 from kernels.ops import (
     F32,
     QUANT_BLOCK,
@@ -36,9 +37,9 @@ class Rows:
     quantized: QuantizedRows | None
 
     @classmethod
-    def allocate(cls, num_rows: int, cols: int) -> "Rows":
-        quantized = None if cols % QUANT_BLOCK else quantized_rows(num_rows, cols)
-        return cls(np.zeros((num_rows, cols), np.float32), quantized)
+    def allocate(cls, num_rows: int, cols: int, arrays: Arrays = HOST) -> "Rows":
+        quantized = None if cols % QUANT_BLOCK else quantized_rows(num_rows, cols, arrays)
+        return cls(arrays.reserve((num_rows, cols), np.float32), quantized)
 
     def first(self, num_rows: int) -> "Rows":
         quantized = self.quantized and first_rows(self.quantized, num_rows)
@@ -64,8 +65,10 @@ class Heads:
     single: F32
 
     @classmethod
-    def allocate(cls, num_rows: int, num_heads: int, head_dim: int) -> "Heads":
-        return cls.of(np.zeros((num_rows, num_heads * head_dim), np.float32), head_dim)
+    def allocate(
+        cls, num_rows: int, num_heads: int, head_dim: int, arrays: Arrays = HOST
+    ) -> "Heads":
+        return cls.of(arrays.reserve((num_rows, num_heads * head_dim), np.float32), head_dim)
 
     @classmethod
     def of(cls, flat: F32, head_dim: int) -> "Heads":

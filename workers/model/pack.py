@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from kernels.arrays import HOST, Arrays
 from kernels.layout import LAYOUT_VERSION, TILE_ROWS, packed_bytes, unpack_matrix
 from kernels.ops import F32, U8, Matrix
 from workers.model.config import BadModel, ModelConfig
@@ -56,7 +57,10 @@ class Entry:
 
 
 class Weights:
-    """A mapped pack. matrix() and vector() give read-only views, valid while the Weights live."""
+    """A mapped pack. matrix() and vector() are what ops take, values() is what anybody may read.
+
+    arrays  where the ops find it; views of the pack, read-only, valid while the Weights live
+    """
 
     def __init__(
         self,
@@ -70,7 +74,8 @@ class Weights:
         self.digest = digest
         self._metadata = metadata
         self._entries = {entry.name: entry for entry in entries}
-        self._data = data
+        self._data = self._placed = data
+        self.arrays: Arrays = HOST
 
     @classmethod
     def open(cls, path: Path, *, in_huge_pages: bool = False) -> "Weights":
@@ -96,6 +101,10 @@ class Weights:
             raise BadModel(f"{path} is damaged: its index lacks {error}") from error
         return cls(config, metadata, digest, entries, np.frombuffer(mapping, np.uint8))
 
+    def place(self, arrays: Arrays) -> None:
+        """Where the ops find it from now on. Raises DeviceFull, DeviceLost."""
+        self.arrays, self._placed = arrays, arrays.constant(self._data)
+
     def check(self, progress: Progress) -> None:
         """Read every byte and compare the digest, which open() trusts. Raises BadModel."""
         digest = Digest(self._metadata)
@@ -118,29 +127,39 @@ class Weights:
     def matrix(self, name: str) -> Matrix:
         entry = self._entries[name]
         rows, cols = entry.shape
-        return Matrix(entry.kind, rows, cols, self._bytes(entry))
+        return Matrix(entry.kind, rows, cols, _part(self._placed, entry))
 
     def vector(self, name: str) -> F32:
         """A norm's weight, a bias: (values,) float32."""
         entry = self._entries[name]
         assert entry.kind == "f32" and len(entry.shape) == 1, entry
-        return self._bytes(entry).view(np.float32)
+        return _part(self._placed, entry).view(np.float32)
+
+    def values(self, name: str) -> F32:
+        """A vector, or a matrix of kind f32 in rows and columns."""
+        entry = self._entries[name]
+        assert entry.kind == "f32", entry
+        data = _part(self._data, entry)
+        if len(entry.shape) == 2:
+            return unpack_matrix("f32", data, *entry.shape).view(np.float32)
+        return data.view(np.float32)
 
     def _raw(self, entry: Entry) -> Iterator[npt.NDArray[np.generic]]:
         """Some rows at a time, as they lay in the GGUF."""
         if len(entry.shape) == 1:
-            yield self._bytes(entry)
+            yield _part(self._data, entry)
             return
         rows, cols = entry.shape
         tile_bytes = packed_bytes(entry.kind, TILE_ROWS, cols)
         for begin in range(0, rows, CHECKED_ROWS):
             num_rows = min(CHECKED_ROWS, rows - begin)
             at = begin // TILE_ROWS * tile_bytes
-            data = self._bytes(entry)[at : at + packed_bytes(entry.kind, num_rows, cols)]
+            data = _part(self._data, entry)[at : at + packed_bytes(entry.kind, num_rows, cols)]
             yield unpack_matrix(entry.kind, data, num_rows, cols)
 
-    def _bytes(self, entry: Entry) -> U8:
-        return self._data[entry.offset : entry.offset + entry.num_bytes]
+
+def _part(data: U8, entry: Entry) -> U8:
+    return data[entry.offset : entry.offset + entry.num_bytes]
 
 
 def _mapped(file: BinaryIO) -> memoryview:

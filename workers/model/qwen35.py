@@ -20,9 +20,6 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any
 
-import numpy as np
-
-from kernels.layout import unpack_matrix
 from kernels.ops import F32, Ops
 from workers.model.attention import Attention, attention_tensors, full_rope
 from workers.model.config import (
@@ -169,11 +166,10 @@ class DeltaNet:
 
     @classmethod
     def of(cls, weights: Weights, prefix: str, layer: int) -> "DeltaNet":
-        conv = weights.matrix(prefix + "ssm_conv1d.weight")
         return cls(
             inputs=Projections.of(weights, *(prefix + name for name in INPUTS)),
             output=Projections.of(weights, prefix + "ssm_out"),
-            conv=unpack_matrix("f32", conv.data, conv.rows, conv.cols).view(np.float32),
+            conv=weights.arrays.constant(weights.values(prefix + "ssm_conv1d.weight")),
             a=weights.vector(prefix + "ssm_a"),
             dt=weights.vector(prefix + "ssm_dt.bias"),
             norm=weights.vector(prefix + "ssm_norm.weight"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kernels.arrays import Arrays
 from kernels.ops import F32, KvArena, StateArena, Step
 from workers.model.config import ModelConfig, StateShape
 from workers.model.layers import Heads, Rows, first_tokens
@@ -32,15 +33,15 @@ class AttentionSpace:
     mixed_heads: Heads
 
     @classmethod
-    def allocate(cls, config: ModelConfig, num_tokens: int) -> "AttentionSpace":
+    def allocate(cls, config: ModelConfig, num_tokens: int, arrays: Arrays) -> "AttentionSpace":
         heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
-        mixed = Rows.allocate(num_tokens, heads * dim)
+        mixed = Rows.allocate(num_tokens, heads * dim, arrays)
         is_gated = config.has_attention_gate
         return cls(
-            q=Heads.allocate(num_tokens, heads, dim),
-            k=Heads.allocate(num_tokens, kv_heads, dim),
-            v=Heads.allocate(num_tokens, kv_heads, dim),
-            q_and_gate=Heads.allocate(num_tokens, heads, 2 * dim) if is_gated else None,
+            q=Heads.allocate(num_tokens, heads, dim, arrays),
+            k=Heads.allocate(num_tokens, kv_heads, dim, arrays),
+            v=Heads.allocate(num_tokens, kv_heads, dim, arrays),
+            q_and_gate=Heads.allocate(num_tokens, heads, 2 * dim, arrays) if is_gated else None,
             mixed=mixed,
             mixed_heads=Heads.of(mixed.values, dim),
         )
@@ -57,9 +58,9 @@ class FeedForwardSpace:
     up: F32
 
     @classmethod
-    def allocate(cls, config: ModelConfig, num_tokens: int) -> "FeedForwardSpace":
-        up = np.zeros((num_tokens, config.ffn), np.float32)
-        return cls(Rows.allocate(num_tokens, config.ffn), up)
+    def allocate(cls, config: ModelConfig, num_tokens: int, arrays: Arrays) -> "FeedForwardSpace":
+        up = arrays.reserve((num_tokens, config.ffn), np.float32)
+        return cls(Rows.allocate(num_tokens, config.ffn, arrays), up)
 
     def first(self, num_tokens: int) -> "FeedForwardSpace":
         return first_tokens(self, num_tokens)
@@ -95,22 +96,22 @@ class DeltaSpace:
     mixed_heads: Heads
 
     @classmethod
-    def allocate(cls, shape: StateShape, num_tokens: int) -> "DeltaSpace":
+    def allocate(cls, shape: StateShape, num_tokens: int, arrays: Arrays) -> "DeltaSpace":
         def rows(cols: int) -> F32:
-            return np.zeros((num_tokens, cols), np.float32)
+            return arrays.reserve((num_tokens, cols), np.float32)
 
         heads, width = shape.num_v_heads, shape.num_v_heads * shape.value_dim
         keys = (num_tokens, shape.num_k_heads, shape.key_dim)
         k_begin, v_begin = keys[1] * keys[2], 2 * keys[1] * keys[2]
-        convolved, mixed = rows(shape.channels), Rows.allocate(num_tokens, width)
+        convolved, mixed = rows(shape.channels), Rows.allocate(num_tokens, width, arrays)
         return cls(
             raw=rows(shape.channels),
             convolved=convolved,
             q_part=convolved[:, :k_begin].reshape(keys),
             k_part=convolved[:, k_begin:v_begin].reshape(keys),
             v=convolved[:, v_begin:].reshape(num_tokens, heads, shape.value_dim),
-            q=np.zeros(keys, np.float32),
-            k=np.zeros(keys, np.float32),
+            q=arrays.reserve(keys, np.float32),
+            k=arrays.reserve(keys, np.float32),
             z=rows(width),
             a=rows(heads),
             b=rows(heads),
@@ -142,14 +143,15 @@ class Workspace:
     delta: DeltaSpace | None
 
     @classmethod
-    def allocate(cls, config: ModelConfig, num_tokens: int) -> "Workspace":
+    def allocate(cls, config: ModelConfig, num_tokens: int, arrays: Arrays) -> "Workspace":
+        shape, hidden = config.state, (num_tokens, config.hidden)
         return cls(
-            hidden=np.zeros((num_tokens, config.hidden), np.float32),
-            normed=Rows.allocate(num_tokens, config.hidden),
-            branch=np.zeros((num_tokens, config.hidden), np.float32),
-            attention=AttentionSpace.allocate(config, num_tokens),
-            feed_forward=FeedForwardSpace.allocate(config, num_tokens),
-            delta=None if config.state is None else DeltaSpace.allocate(config.state, num_tokens),
+            hidden=arrays.reserve(hidden, np.float32),
+            normed=Rows.allocate(num_tokens, config.hidden, arrays),
+            branch=arrays.reserve(hidden, np.float32),
+            attention=AttentionSpace.allocate(config, num_tokens, arrays),
+            feed_forward=FeedForwardSpace.allocate(config, num_tokens, arrays),
+            delta=None if shape is None else DeltaSpace.allocate(shape, num_tokens, arrays),
         )
 
     def first(self, num_tokens: int) -> "Workspace":
