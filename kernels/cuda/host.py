@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from kernels.cpu.host import CpuOps
 from kernels.cuda.attention import Attention, store_kv
 from kernels.cuda.checks import apart, checked, is_inside, rows_of
 from kernels.cuda.geometry import matmul_launch, up
@@ -41,6 +42,7 @@ class CudaOps(FusedFromParts):
     def __init__(self, launcher: Launcher) -> None:
         self.name = "gpu"
         self._kernels = Kernels(launcher)
+        self._in_ram = CpuOps(1)
 
     def embed(self, out: F32, table: Matrix, token_ids: I32) -> None:
         checked(out, np.float32, (token_ids.size, table.cols), is_written=True)
@@ -246,10 +248,17 @@ class CudaOps(FusedFromParts):
         gated_delta_rule(self._kernels, out, q, k, v, decay, beta, state, layer, step)
 
     def exp(self, out: F32, x: F32) -> None:
-        self._map("exp_all", out, x)
+        """What lies in RAM, as a sampler's scores do, has its exp there: the same bits, nearer."""
+        if self._kernels.reaches(x):
+            self._map("exp_all", out, x)
+        else:
+            self._in_ram.exp(out, x)
 
     def log(self, out: F32, x: F32) -> None:
-        self._map("log_all", out, x)
+        if self._kernels.reaches(x):
+            self._map("log_all", out, x)
+        else:
+            self._in_ram.log(out, x)
 
     def _map(self, kernel: str, out: F32, x: F32) -> None:
         checked(out, np.float32, x.shape, is_written=True)
@@ -258,20 +267,26 @@ class CudaOps(FusedFromParts):
         self._kernels.each(kernel, out.size, out, x, Long(out.size))
 
     def logits_sum(self, out: U64, logits: F32) -> None:
+        """out is the host's: 8 bytes of each row of logits cross to it."""
         rows, vocab = logits.shape
         checked(out, np.uint64, (rows,), is_written=True)
         checked(logits, np.float32)
-        self._kernels.each("clear_u64", rows, out, rows)
-        self._kernels.run("logits_sum", (up(vocab, 4096), rows), THREADS, out, logits, vocab)
+        sums = self._kernels.scratch(rows * 8)
+        self._kernels.each("clear_u64", rows, sums, rows)
+        self._kernels.run("logits_sum", (up(vocab, 4096), rows), THREADS, sums, logits, vocab)
+        self._kernels.fetch(out, sums)
 
     def logits_argmax(self, out: I32, logits: F32) -> None:
+        """out is the host's: 4 bytes of each row of logits cross to it."""
         rows, vocab = logits.shape
         checked(out, np.int32, (rows,), is_written=True)
         checked(logits, np.float32)
-        keys = self._kernels.scratch(rows * 8)
+        keys = self._kernels.scratch(rows * 12)
+        best = Long(keys.value + rows * 8)
         self._kernels.each("clear_u64", rows, keys, rows)
         self._kernels.run("logits_argmax", (up(vocab, 4096), rows), THREADS, keys, logits, vocab)
-        self._kernels.each("logits_argmax_end", rows, out, keys, rows)
+        self._kernels.each("logits_argmax_end", rows, best, keys, rows)
+        self._kernels.fetch(out, best)
 
 
 def _check_matrix(w: Matrix) -> None:

@@ -46,6 +46,15 @@ class Launcher(Protocol):
     def scratch(self, num_bytes: int) -> int:
         """Room for what one op's kernels hand to each other; its bytes may be anything."""
 
+    def reaches(self, array: Array) -> bool:
+        """Whether kernels find it where it lies."""
+
+    def fetch(self, out: Array, address: int) -> None:
+        """out, which is the host's, gets the bytes at address, as the launches so far leave them.
+
+        Raises DeviceLost.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Long:
@@ -87,3 +96,11 @@ class Kernels:
     def scratch(self, num_bytes: int) -> Long:
         """Room for this op, as an argument."""
         return Long(self._launcher.scratch(num_bytes))
+
+    def reaches(self, array: Array) -> bool:
+        """Whether kernels find it where it lies."""
+        return self._launcher.reaches(array)
+
+    def fetch(self, out: Array, address: Long) -> None:
+        """out, which is the host's, gets what lies there."""
+        self._launcher.fetch(out, address.value)
