@@ -269,7 +269,7 @@ def _groups(sources: Iterator[Source]) -> Iterator[list[Source]]:
     num_bytes = 0
     for source in sources:
         group.append(source)
-        num_bytes += sum(memoryview(part).nbytes for part in source.parts)
+        num_bytes += source.payload_bytes
         if num_bytes >= PUT_BYTES:
             yield group
             group, num_bytes = [], 0

@@ -13,7 +13,7 @@ import mmap
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,17 @@ class Missing(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A part that lies in a device's memory: it comes when it is written, and only then.
+
+    num_bytes  of what fetch gives, which is called in the writing thread
+    """
+
+    num_bytes: int
+    fetch: Callable[[], "ReadableBuffer"]
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """What is to be written.
 
@@ -66,10 +77,15 @@ class Source:
     key: bytes
     kind: Kind
     num_tokens: int
-    parts: tuple["ReadableBuffer", ...]
+    parts: tuple["ReadableBuffer | Elsewhere", ...]
     fingerprint: bytes
     tenant: str
     parent: bytes = NO_KEY
+
+    @property
+    def payload_bytes(self) -> int:
+        """Of all parts."""
+        return sum(map(_num_bytes, self.parts))
 
 
 class OpenObject:
@@ -152,7 +168,7 @@ class ObjectStore:
         Raises DiskFull, DiskError; then nothing is left behind.
         """
         path = self.path(source.kind, source.key)
-        payload_bytes = sum(memoryview(part).nbytes for part in source.parts)
+        payload_bytes = source.payload_bytes
         num_bytes = file_bytes(payload_bytes)
         written = not path.exists()
         if written:
@@ -269,6 +285,10 @@ def open_file(path: Path, files: OsFiles | None = None) -> OpenObject:
     return OpenObject(path, fd, header, sums, files)
 
 
+def _num_bytes(part: "ReadableBuffer | Elsewhere") -> int:
+    return part.num_bytes if isinstance(part, Elsewhere) else memoryview(part).nbytes
+
+
 def file_bytes(payload_bytes: int) -> int:
     """What a file of this payload takes on disk: header and whole pages."""
     return header_bytes(payload_bytes) + padded_bytes(payload_bytes)
@@ -291,7 +311,7 @@ def _pieces(source: Source, payload_bytes: int) -> Iterator[tuple[int, "Readable
     padding = bytes(padded_bytes(payload_bytes) - payload_bytes)
     running, sums = xxhash.xxh3_128(), []
     for part in (*source.parts, padding):
-        view = memoryview(part).cast("B")
+        view = memoryview(part.fetch() if isinstance(part, Elsewhere) else part).cast("B")
         while view:
             piece = view[: PIECE_BYTES - (offset - begin) % PIECE_BYTES]
             running.update(piece)

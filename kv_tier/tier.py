@@ -298,7 +298,7 @@ def stored_of(source: Source) -> Stored:
     return Stored(
         name_of(source.kind, source.key),
         source.tenant,
-        file_bytes(sum(memoryview(part).nbytes for part in source.parts)),
+        file_bytes(source.payload_bytes),
         source.num_tokens,
         parent_name(source.parent),
     )

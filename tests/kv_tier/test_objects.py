@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kv_tier.files import DiskError, OsFiles
 from kv_tier.format import PAGE_BYTES, PIECE_BYTES, CorruptFile, NewerVersion, with_sum
-from kv_tier.objects import Missing, ObjectStore, Source, file_bytes, open_file
+from kv_tier.objects import Elsewhere, Missing, ObjectStore, Source, file_bytes, open_file
 from tests.kv_tier.faulty_files import FaultyFiles, ShortFiles, fails
 
 KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
@@ -56,6 +56,16 @@ def test_arrays_of_any_shape_are_written_as_they_lie(tmp_path):
     store = ObjectStore(tmp_path)
     store.write(Source(KEY, "block", 256, (array,), FINGERPRINT, TENANT))
     assert array.tobytes() == read(store, array.nbytes, "block")
+
+
+def test_a_part_that_lies_elsewhere_is_fetched_once_and_only_if_it_is_written(tmp_path):
+    store, fetched = ObjectStore(tmp_path), []
+    part = Elsewhere(6, lambda: fetched.append("once") or b"device")
+    source = Source(KEY, "tail", 9, (b"host, ", part), FINGERPRINT, TENANT)
+    assert (source.payload_bytes, fetched) == (12, [])
+    assert store.write(source) > 0 and store.write(source) == 0
+    assert fetched == ["once"]
+    assert read(store, 12, "tail") == b"host, device"
 
 
 def test_a_header_takes_as_many_pages_as_its_checksums_need(tmp_path):
