@@ -147,6 +147,8 @@ def test_a_full_disk_is_a_reason_and_no_end_of_the_node(small_disk, alone, hog):
     assert text_of(lost) == alone[1], "the answer is there"
     error = lost.json()["lockstep"]["error"]
     assert error["code"] == "session_not_saved" and "No space left" in error["message"], error
+    again = ask(node, "s", said(ASKED, alone[:1]), "history")
+    assert text_of(again) == alone[1], "it may be asked once more"
     refused = ask(node, "s", user(ASKED[2]))
     assert refused.status_code == 503
     assert "send the whole history" in refused.json()["error"]["message"]

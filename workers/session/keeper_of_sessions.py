@@ -92,7 +92,8 @@ class KeeperOfSessions(Clerk[Ended]):
             self.release(ended.kept)
             return
         except NotSaved as reason:
-            log.error("a turn is not saved", session=ended.turn.full_id, reason=str(reason))
+            why = {"reason": str(reason), "error": str(reason.__cause__)}  # which names a path
+            log.error("a turn is not saved", session=ended.turn.full_id, **why)
             self.note(ended.turn, unsaved="" if isinstance(reason, Gone) else str(reason))
             self.tell(Told(ended.item, not_saved(ended.end, str(reason)), ended.text))
             self.release(ended.kept)
@@ -115,7 +116,7 @@ class KeeperOfSessions(Clerk[Ended]):
             except StaleFence as error:
                 manifest = replace(manifest, fence=self.take_again(ended, error))
             except (DiskError, NewerVersion) as error:
-                raise NotSaved(str(error)) from error
+                raise NotSaved(error.reason) from error
         raise NotSaved("its fence is taken again and again")
 
     def take_again(self, ended: Ended, error: StaleFence) -> int:
@@ -128,7 +129,7 @@ class KeeperOfSessions(Clerk[Ended]):
             fence = sessions.take(turn.tenant, turn.session_id, turn.fence)
             head = sessions.head(turn.tenant, turn.session_id)
         except (DiskError, NewerVersion) as problem:
-            raise NotSaved(str(problem)) from problem
+            raise NotSaved(problem.reason) from problem
         if generation(head) != generation(turn.head):
             raise Gone("the session was changed or deleted meanwhile") from error
         return fence

@@ -107,10 +107,9 @@ class Restorer(Servant):
             return OpenTurn(tenant, session_id, full, fence, head, None)
         turn = compose(request, head, self.backing.text)
         noted = self.patiently(lambda: self.store.session(full))
-        if not tells_more(turn, head):
+        if request.session_mode != "history" and not tells_more(turn, head):  # that is all of it
             self.refuse_gap(noted.get("unsaved"))
-            if request.session_mode != "history":  # that is all of it
-                self.refuse_loss(tenant, session_id, head, noted.get("generation"))
+            self.refuse_loss(tenant, session_id, head, noted.get("generation"))
         return OpenTurn(tenant, session_id, full, fence, head, turn)
 
     def refuse_other_weights(self, head: Manifest | None) -> None:

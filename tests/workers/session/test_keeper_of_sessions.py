@@ -18,7 +18,7 @@ from workers.session import turn as turn_module
 from workers.session.keeper_of_sessions import Ended, KeeperOfSessions
 from workers.wire import EndEvent
 
-FULL = DiskFull(Path("x"), OSError(errno.ENOSPC, "No space left on device"))
+FULL = DiskFull(Path("/home/kv/sessions"), OSError(errno.ENOSPC, "No space left on device"))
 DONE = EndEvent(status="finished", finish_reason="stop", digest="ab")
 
 
@@ -104,6 +104,7 @@ def test_a_full_disk_loses_no_answer_and_is_said(desk):
     [(_, end, _), released] = desk.did
     assert (end.status, end.finish_reason, end.code) == ("finished", "stop", "session_not_saved")
     assert "No space left" in end.error and released == ("released", 600)
+    assert str(FULL.path) not in end.error, "where files lie is nobody else's business"
     assert "No space left" in desk.store.hash["unsaved"]
 
 

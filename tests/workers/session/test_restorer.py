@@ -140,6 +140,14 @@ def test_after_a_turn_that_was_not_saved_only_the_whole_history_goes_on(desk):
     assert "r2" in desk.done
 
 
+def test_a_turn_that_was_not_saved_can_be_asked_again(desk):
+    """Told that it was not saved, a client sends the same once more: nothing would be missing."""
+    desk.store.hash["unsaved"] = "disk full"
+    desk.turn = Turn([1, 2], (SimpleNamespace(role="user"),), 0, None)
+    desk.run(new("r1", session_mode="history"))
+    assert "r1" in desk.done
+
+
 def test_another_pool_that_still_writes_is_asked_and_waited_for(desk):
     desk.store.hash["writing"] = "other"
     looks = []
