@@ -245,15 +245,19 @@ class Store:
         with self.redis.pipeline(transaction=False) as pipeline:
             pipeline.hgetall(self.keys.session(session))
             pipeline.llen(self.keys.session_waiting(session))
-            raw, waiting = pipeline.execute()
-        return {**parse_session(raw), "waiting": waiting} if raw else {}
+            raw, waiting = pipeline.execute(raise_on_error=False)
+        for reply in (raw, waiting):
+            if isinstance(reply, Exception) and not str(reply).startswith("WRONGTYPE"):
+                raise reply  # a key of another type is put right by the next script
+        count = waiting if isinstance(waiting, int) else 0
+        return {**parse_session(raw), "waiting": count} if raw and isinstance(raw, dict) else {}
 
     def session_forget(self, session: str) -> None:
         """Its files are deleted on purpose: a later request of that id begins a new one.
 
         Who holds it, and who waits for it, stays.
         """
-        self.redis.hdel(self.keys.session(session), *OF_FILES)
+        self.run("session_forget", [self.keys.session(session)], session, *OF_FILES)
 
     def move(self, request_id: str, pool: str) -> str:
         """Have another pool go on with a request.

@@ -152,11 +152,7 @@ class WorkerStore(Store):
 
     def session_note(self, session: str, **fields: str | int) -> None:
         """Say something of a session: writing, tokens, generation, used_ms, home, pool."""
-        key = self.keys.session(session)
-        with self.redis.pipeline(transaction=False) as pipeline:
-            pipeline.hset(key, mapping=cast(Any, fields))
-            pipeline.expire(key, KEEP_S)
-            pipeline.execute()
+        self.run("session_note", [self.keys.session(session)], session, *flat(fields))
 
     def report(self, load: PoolLoad) -> None:
         """Say how this pool is; silence of LOAD_TTL_S seconds means it is gone."""

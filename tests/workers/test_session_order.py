@@ -262,6 +262,61 @@ def ran_to_their_ends(store):
     return done
 
 
+def of_another_type(store, key):
+    store.redis.delete(key)
+    store.redis.set(key, "garbage")
+
+
+@pytest.mark.parametrize("which", ["session", "session_waiting", "waiting"])
+def test_a_key_of_another_type_is_put_right_and_all_run_in_order(store, which):
+    routed(store, "r1", "r2", "r3")
+    key = store.keys.waiting if which == "waiting" else getattr(store.keys, which)("s")
+    of_another_type(store, key)
+    assert store.session("s").get("holder") == (None if which == "session" else "r1")
+    store.reconcile(force=True)
+    route(store, "r4")
+    ran = []
+    while items := claim(store):
+        assert len(items) == 1, "two of one session at once"
+        ran += [item.job_id for item in items]
+        assert finish(store, items[0])
+        store.reconcile(force=True)
+    assert sorted(ran) == ["r1", "r2", "r3", "r4"]
+    assert ran == ["r1", "r2", "r3", "r4"] or which == "session"
+
+
+def test_a_session_key_of_another_type_fails_no_claim(store):
+    routed(store, "r1")
+    of_another_type(store, store.keys.session("s"))
+    [item] = claim(store)
+    assert (item.job_id, item.attempts) == ("r1", 1)
+    of_another_type(store, store.keys.session("s"))
+    store.session_note("s", writing="w")
+    assert store.session("s")["writing"] == "w"
+    of_another_type(store, store.keys.session("s"))
+    store.session_forget("s")
+    assert finish(store, item)
+    assert store.job("r1")["status"] == "finished"
+
+
+def test_a_fence_beyond_all_counting_begins_anew(store):
+    routed(store, "r1")
+    store.redis.hset(store.keys.session("s"), mapping={"fence": "9" * 25})
+    [item] = claim(store)
+    assert (item.job_id, item.fence) == ("r1", 1)
+
+
+def test_a_list_that_was_lost_is_made_again_in_its_order(store):
+    routed(store, "r1", "r2", "r3", "r4")
+    lose_the_list(store)
+    store.reconcile(force=True)
+    assert waiting(store) == ["r2", "r3", "r4"]
+    lose_both(store)
+    finish(store, claim(store)[0])
+    store.reconcile(force=True)
+    assert (queue(store), waiting(store)) == (["r2"], ["r3", "r4"])
+
+
 def test_a_routed_request_waits_behind_those_that_wait_for_a_holder_that_vanished(store):
     routed(store, "r1", "r2")
     vanish(store)

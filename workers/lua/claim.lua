@@ -53,7 +53,7 @@ local function take_session(session, id)
   hold_session(session, id)
   redis.call('HSET', key, 'pool', queue, 'home', worker, 'used_ms', NOW_MS)
   local fence = redis.call('HGET', key, 'fence')
-  if fence and not string.match(fence, '^%d+$') then
+  if fence and not (string.match(fence, '^%d+$') and #fence < 16) then
     redis.call('HDEL', key, 'fence') -- the files know the highest that was taken
   end
   return redis.call('HINCRBY', key, 'fence', 1)

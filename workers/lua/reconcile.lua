@@ -13,6 +13,7 @@
 -- include end_request
 -- include lease
 local pools, waiting, seen, ids = arguments(7), {}, 0, {}
+local free = {} -- sessions that nobody holds, and somebody waits for
 for _, pool in ipairs(pools) do
   seen = seen + redis.call('LLEN', queue_key(pool)) + redis.call('ZCARD', wip_key(pool))
 end
@@ -22,7 +23,8 @@ for _, pool in ipairs(pools) do
   for _, id in ipairs(redis.call('LRANGE', queue_key(pool), 0, -1)) do waiting[id] = true end
 end
 
--- True when the request waits for its session, or has just been let in, or has expired meanwhile.
+-- True when the request waits for its session, or has expired meanwhile. The one routed last comes
+-- first: a list that was lost is made again in its order, front to back.
 local function looked_after(id, session, deadline_ms)
   local holder, list = holder_of(session), session_list(session)
   if holder == id then return false end
@@ -30,12 +32,12 @@ local function looked_after(id, session, deadline_ms)
     end_as(id, 'expired', 'deadline_ms: passed while it waited for its session')
     return true
   end
-  if not redis.call('LPOS', list, id) then wait_for_session(session, id) end
+  if not redis.call('LPOS', list, id) then wait_for_session(session, id, true) end
   redis.call('ZADD', waiting_key(), 'NX', NOW_MS, id)
   if holder then -- so that it is looked at, too
     redis.call('ZADD', KEYS[1], 'NX', NOW_MS, holder)
   else
-    ids[#ids + 1] = pass_session_on(session)
+    free[session] = true
   end
   return true
 end
@@ -61,6 +63,9 @@ end
 
 local active = redis.call('ZREVRANGE', KEYS[1], 0, -1)
 for _, id in ipairs(active) do look(id) end
+for session in pairs(free) do
+  if not holder_of(session) then ids[#ids + 1] = pass_session_on(session) end
+end
 for _, id in ipairs(redis.call('ZRANGE', waiting_key(), 0, -1)) do
   local session = session_of(id)
   if not session or not redis.call('LPOS', session_list(session), id) then

@@ -2,13 +2,27 @@
 -- Needs names.lua, rq_job.lua.
 --
 -- The others wait in a list, in the order in which they were routed. Whatever ends the holder lets
--- the next one in (end_request.lua). A holder that vanished is found by reconcile.lua.
+-- the next one in (end_request.lua). A holder that vanished is found by reconcile.lua. A key of
+-- another type than ours, which somebody put there, goes: the files know of the session, and who
+-- waits is found by reconcile.lua.
 local WAITS = '; waits for its session, behind '
 local LET_IN = {} -- ids that this script has let in
+local SOUND = {} -- keys that this script has looked at
 
-local function session_key(session) return P .. ':session:' .. session end
-local function session_list(session) return session_key(session) .. ':waiting' end
-local function waiting_key() return P .. ':waiting' end
+local function sound(key, kind)
+  if not SOUND[key] then
+    local found = redis.call('TYPE', key).ok
+    if found ~= kind and found ~= 'none' then redis.call('DEL', key) end
+    SOUND[key] = true
+  end
+  return key
+end
+
+local function session_key(session) return sound(P .. ':session:' .. session, 'hash') end
+local function session_list(session)
+  return sound(P .. ':session:' .. session .. ':waiting', 'list')
+end
+local function waiting_key() return sound(P .. ':waiting', 'zset') end
 
 -- The full id of a request's session; nil when it belongs to none.
 local function session_of(id)
