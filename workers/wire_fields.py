@@ -40,6 +40,8 @@ def end_fields(event: EndEvent) -> dict[str, str | int]:
             fields[name] = value if isinstance(value, str) else f"{value:.3f}"
     if event.digest:
         fields["digest"] = event.digest
+    if event.retry_after_s is not None:
+        fields["retry_after_s"] = event.retry_after_s
     if event.usage is not None:
         fields["prompt_tokens"] = event.usage.prompt_tokens
         fields["output_tokens"] = event.usage.output_tokens
@@ -85,6 +87,8 @@ def end_of(job: Mapping[str, Any]) -> EndEvent:
         queue_ms=job.get("queue_ms"),
         session_id=job.get("session_id"),
         forked_at=job.get("forked_at"),
+        sla=job.get("sla"),
+        retry_after_s=job.get("retry_after_s"),
     )
 
 
@@ -108,6 +112,20 @@ def request_fields(request: Request, reason: str) -> dict[str, str | int | bytes
     return fields | webhook_fields(request.webhook)
 
 
+def planned_fields(
+    then_pool: str | None, predicted_ttft_ms: float | None, charged_tokens: int | None
+) -> dict[str, str | int | bytes]:
+    """What the router planned for a request, in the job's hash; None is left out."""
+    fields: dict[str, str | int | bytes] = {}
+    if then_pool is not None:
+        fields["then_pool"] = then_pool
+    if predicted_ttft_ms is not None:
+        fields["predicted_ttft_ms"] = f"{predicted_ttft_ms:.1f}"
+    if charged_tokens is not None:
+        fields["charged_tokens"] = charged_tokens
+    return fields
+
+
 def webhook_fields(webhook: WebhookTarget | None) -> dict[str, str | int | bytes]:
     """The webhook in the job's hash: what ends the job reads it there."""
     if webhook is None:
@@ -122,8 +140,9 @@ def webhook_fields(webhook: WebhookTarget | None) -> dict[str, str | int | bytes
 INT_FIELDS: Final = (
     *("arrival_ms", "queued_ms", "started_ms", "ended_ms", "deadline_ms"),
     *("attempts", "prompt_tokens", "output_tokens", "cached_tokens", "cancel", "forked_at"),
+    *("moves", "charged_tokens", "retry_after_s"),
 )
-FLOAT_FIELDS: Final = ("ttft_ms", "tpot_ms", "queue_ms")
+FLOAT_FIELDS: Final = ("ttft_ms", "tpot_ms", "queue_ms", "predicted_ttft_ms")
 
 
 def parse_job(raw: Mapping[bytes, bytes]) -> dict[str, Any]:

@@ -43,11 +43,15 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class BeatReply:
-    """What a worker hears back: ids it lost, ids to be cancelled, whether RQ knows it."""
+    """What a worker hears back: ids it lost, ids to be cancelled, whether RQ knows it.
+
+    classes  the SLA classes that its other requests have now, by id
+    """
 
     lost: list[str]
     cancelled: list[str]
     is_known: bool
+    classes: dict[str, str]
 
 
 class WorkerStore(Store):
@@ -69,10 +73,13 @@ class WorkerStore(Store):
         """Renew the leases of what a worker holds, and its registration."""
         pairs = [part for item in held for part in (item.job_id, item.execution_id)]
         keys = [self.keys.worker(worker)]
-        lost, cancelled, known = self.run(
+        lost, cancelled, known, classes = self.run(
             "beat", keys, pool, worker, self.lease_s, worker_ttl_s, *pairs
         )
-        return BeatReply(texts(lost), texts(cancelled), known == 1)
+        words = iter(texts(classes))
+        return BeatReply(
+            texts(lost), texts(cancelled), known == 1, dict(zip(words, words, strict=True))
+        )
 
     def journal(self, pool: str, told: Iterable[tuple[Claimed, Sequence[TokenEvent]]]) -> list[str]:
         """Write the tokens of one step; gives the ids whose lease is lost. May be repeated."""
@@ -165,10 +172,13 @@ class WorkerStore(Store):
 
 
 def claimed(
-    job_id: bytes, execution_id: bytes, request: bytes, attempts: int, fence: int
+    job_id: bytes, execution_id: bytes, request: bytes, attempts: int, fence: int, sla: bytes
 ) -> Claimed:
+    """One row of claim.lua; the request has the class that it has now, not the one it came with."""
     try:
         asked = msgspec.msgpack.decode(request, type=Request) if request else None
     except msgspec.MsgspecError:  # written by another version, or by hand: its pool ends it
         asked = None
+    if asked is not None and sla and asked.sla != sla.decode():
+        asked = msgspec.structs.replace(asked, sla=sla.decode())
     return Claimed(job_id.decode(), execution_id.decode(), attempts, asked, fence)

@@ -3,13 +3,13 @@
 -- KEYS[1] RQ's hash of the worker
 -- ARGV[5] queue name   ARGV[6] worker   ARGV[7] lease_s   ARGV[8] worker_ttl_s
 -- ARGV[9] ... id, execution of each
--- returns {lost ids, cancelled ids, 1 when RQ knows the worker}
+-- returns {lost ids, cancelled ids, 1 when RQ knows the worker, {id, class} of all others}
 -- include names
 -- include rq_job
 -- include session
 -- include end_request
 -- include lease
-local queue, lease_s, lost, cancelled = ARGV[5], tonumber(ARGV[7]), {}, {}
+local queue, lease_s, lost, cancelled, classes = ARGV[5], tonumber(ARGV[7]), {}, {}, {}
 
 -- Lost to RQ's Job.cancel, which only takes the lease away: the request ends here.
 local function lost_to_rq(id, execution)
@@ -28,7 +28,13 @@ for i = 9, #ARGV, 2 do
   local id, execution = ARGV[i], ARGV[i + 1]
   if has_lease(queue, id, execution) then
     renew_lease(queue, id, execution, lease_s)
-    if redis.call('HEXISTS', job_key(id), 'cancel') == 1 then cancelled[#cancelled + 1] = id end
+    local job = redis.call('HMGET', job_key(id), 'cancel', 'sla')
+    if job[1] then
+      cancelled[#cancelled + 1] = id
+    elseif job[2] then
+      classes[#classes + 1] = id
+      classes[#classes + 1] = job[2]
+    end
   else
     lost[#lost + 1] = id
     if lost_to_rq(id, execution) then end_as(id, 'cancelled', 'cancelled by the client') end
@@ -38,4 +44,4 @@ if #ARGV > 8 then
   local mine = RQ .. ':worker:' .. ARGV[6] .. ':executions'
   redis.call('EXPIRE', mine, math.ceil(lease_s + LEASE_SLACK_S))
 end
-return { lost, cancelled, known }
+return { lost, cancelled, known, classes }

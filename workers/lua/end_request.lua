@@ -46,10 +46,11 @@ local function queue_webhook(id, status)
   return KEEP_S
 end
 
--- What the end says of the request's session.
-local function tell_of_session(id, flat)
-  local known = redis.call('HMGET', job_key(id), 'session_id', 'forked_at')
-  for i, name in ipairs({ 'session_id', 'forked_at' }) do
+-- What the end says of the request: the class that it had in the end, its session.
+local SAID = { 'sla', 'session_id', 'forked_at' }
+local function tell_of_request(id, flat)
+  local known = redis.call('HMGET', job_key(id), unpack(SAID))
+  for i, name in ipairs(SAID) do
     if known[i] then
       flat[#flat + 1] = name
       flat[#flat + 1] = known[i]
@@ -65,7 +66,7 @@ local function end_request(id, flat, text)
   redis.call('ZREM', P .. ':active', id)
   redis.call('HINCRBY', P .. ':ends', (redis.call('HGET', job, 'sla') or '?') .. ' ' .. status, 1)
   redis.call('EXPIRE', P .. ':ends', KEEP_S)
-  tell_of_session(id, flat)
+  tell_of_request(id, flat)
   redis.pcall('XADD', tokens, '1-0', unpack(flat))
   redis.call('HSET', job, unpack(flat))
   if not text then
