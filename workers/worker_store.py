@@ -7,7 +7,7 @@ import base64
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Final
 
 import msgspec
 
