@@ -22,7 +22,7 @@ from redis.exceptions import TimeoutError as StoreSilent
 
 from workers.settings import settings
 from workers.store import Store
-from workers.wire import END_ENTRY_ID, SLA_CLASSES, TERMINAL, EndEvent, Keys, TokenEvent
+from workers.wire import END_ENTRY_ID, TERMINAL, EndEvent, Keys, TokenEvent
 from workers.wire_fields import end_of, parse_entry
 
 BLOCK_S: Final = 10.0
@@ -36,7 +36,8 @@ class Client:
 
     def __init__(self, url: str | None = None, prefix: str | None = None) -> None:
         """Without arguments: the store and prefix of lockstep.toml and LOCKSTEP_* variables."""
-        keys = Keys(settings().key_prefix if prefix is None else prefix)
+        classes = settings().classes.names
+        keys = Keys(settings().key_prefix if prefix is None else prefix, classes)
         self.store = Store(settings().url if url is None else url, keys)
         self.reads = self.store.blocking(BLOCK_S)
 
@@ -61,8 +62,9 @@ class Client:
         What is wrong with a request is not raised here: it ends as failed, with the reason.
         Raises ValueError for a class that does not exist.
         """
-        if sla not in SLA_CLASSES:
-            raise ValueError(f"sla: must be one of {', '.join(SLA_CLASSES)}, got {sla!r}")
+        classes = self.store.keys.classes
+        if sla not in classes:
+            raise ValueError(f"sla: must be one of {', '.join(classes)}, got {sla!r}")
         request_id = f"req-{token_hex(10)}" if id is None else id
         asked = {"prompt": prompt, "messages": messages, "session_id": session_id}
         body = {"v": 1, "id": request_id, **asked, **fields}

@@ -58,7 +58,7 @@ class Desk:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.keys = Keys(settings.key_prefix)
+        self.keys = Keys(settings.key_prefix, settings.classes.names)
         self.store = Store.of(settings)
         self.reader = TokenReader(settings.url, self.keys)
         self.metrics = Metrics()
@@ -117,6 +117,7 @@ class Desk:
             now_ms=time.time_ns() // 1_000_000,
             allow=self.allow,
             max_sequence_tokens=max_sequence_tokens(self.pulse().loads),
+            classes=self.keys.classes,
         )
         result = admit(fields, door, sla=None, entry_id=None, plain=False)
         if isinstance(result, Reject):

@@ -56,9 +56,10 @@ async def create(request: Request) -> Response:
 
 
 @routes.get("/v1/schema")
-async def schema() -> Response:
+async def schema(request: Request) -> Response:
     """What a request may hold, whichever way it comes."""
-    return json_response(request_schema())
+    desk: Desk = request.app.state.desk
+    return json_response(request_schema(desk.settings.classes.names))
 
 
 @routes.get("/v1/jobs/{request_id}")

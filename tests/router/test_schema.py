@@ -10,8 +10,9 @@ from router.admit import Reject, admit
 from router.schema import request_schema
 from tests.router.test_admit_fuzz import GARBAGE, OF_A_SESSION, PLAUSIBLE
 from tests.router.wrong_fields import REFUSED, WRONG_MESSAGES
+from workers.wire import SLA_CLASSES
 
-VALIDATOR = Draft202012Validator(request_schema())
+VALIDATOR = Draft202012Validator(request_schema(SLA_CLASSES))
 
 # only the node can say: the model, its context, addresses, UTF-8, and sizes of the whole
 BEYOND_A_SCHEMA = {"model", "metadata", "webhook.url", "webhook_url"}
@@ -30,8 +31,8 @@ def valid(fields):
 
 
 def test_the_schema_is_a_schema_and_is_json():
-    Draft202012Validator.check_schema(request_schema())
-    json.dumps(request_schema(), allow_nan=False)
+    Draft202012Validator.check_schema(request_schema(SLA_CLASSES))
+    json.dumps(request_schema(SLA_CLASSES), allow_nan=False)
 
 
 @given(fields=PLAUSIBLE | OF_A_SESSION | GARBAGE)

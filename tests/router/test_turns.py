@@ -2,15 +2,17 @@
 
 import pytest
 
-from router.turns import WEIGHTS, Turns
+from router.turns import Turns
+from workers.sla import SlaTable
 
-MANY = dict.fromkeys(WEIGHTS, 10_000)
-NONE = dict.fromkeys(WEIGHTS, 0)
+TABLE = SlaTable()
+MANY = dict.fromkeys(TABLE.names, 10_000)
+NONE = dict.fromkeys(TABLE.names, 0)
 
 
 @pytest.mark.parametrize("room", [1, 2, 5, 12, 100])
 def test_all_classes_get_their_share_over_time(room):
-    turns, total = Turns(), dict.fromkeys(WEIGHTS, 0)
+    turns, total = Turns(TABLE), dict.fromkeys(TABLE.names, 0)
     while sum(total.values()) < 1200:
         for sla, count in turns.share(room, MANY).items():
             total[sla] += count
@@ -18,8 +20,8 @@ def test_all_classes_get_their_share_over_time(room):
 
 
 def test_what_others_do_not_need_is_given_away():
-    assert Turns().share(20, {**NONE, "batch": 50}) == {**NONE, "batch": 20}
-    assert Turns().share(20, {**NONE, "batch": 3, "realtime": 2}) == {
+    assert Turns(TABLE).share(20, {**NONE, "batch": 50}) == {**NONE, "batch": 20}
+    assert Turns(TABLE).share(20, {**NONE, "batch": 3, "realtime": 2}) == {
         **NONE,
         "batch": 3,
         "realtime": 2,
@@ -27,18 +29,18 @@ def test_what_others_do_not_need_is_given_away():
 
 
 def test_no_more_is_read_than_there_is_room_for():
-    assert sum(Turns().share(7, MANY).values()) == 7
-    assert Turns().share(0, MANY) == NONE
-    assert Turns().share(-3, MANY) == NONE
-    assert Turns().share(5, NONE) == NONE
+    assert sum(Turns(TABLE).share(7, MANY).values()) == 7
+    assert Turns(TABLE).share(0, MANY) == NONE
+    assert Turns(TABLE).share(-3, MANY) == NONE
+    assert Turns(TABLE).share(5, NONE) == NONE
 
 
 def test_the_most_urgent_is_first():
-    assert Turns().share(1, MANY) == {**NONE, "realtime": 1}
+    assert Turns(TABLE).share(1, MANY) == {**NONE, "realtime": 1}
 
 
 def test_a_class_that_was_empty_saved_up_no_turns():
-    turns = Turns()
+    turns = Turns(TABLE)
     turns.share(1000, {**NONE, "realtime": 1000})
     assert turns.share(12, MANY)["realtime"] >= 7
     turns.share(1000, {**NONE, "batch": 1000})
@@ -46,7 +48,15 @@ def test_a_class_that_was_empty_saved_up_no_turns():
 
 
 def test_batch_is_never_starved():
-    turns, read = Turns(), 0
+    turns, read = Turns(TABLE), 0
     for _ in range(24):
         read += turns.share(1, MANY)["batch"]
     assert read == 2
+
+
+def test_a_class_of_the_settings_takes_turns_by_its_weight():
+    table = SlaTable.of({"batch": {"weight": 2}, "nightly": {"like": "batch", "weight": 1}})
+    turns, many = Turns(table), dict.fromkeys(table.names, 10_000)
+    assert turns.share(1400, many) == pytest.approx(
+        {"realtime": 800, "standard": 300, "batch": 200, "nightly": 100}, abs=1
+    )
