@@ -13,12 +13,14 @@ from kernels.cuda.geometry import (
     ALL_KEYS,
     MAX_HEAD_DIM,
     AttentionShape,
+    most_stripes,
     prefill_tokens,
     regions_of,
+    stripes_bytes,
     up,
 )
 from kernels.cuda.launch import Array, Kernels, Long
-from kernels.ops import BLOCK_TOKENS, F32, I64, STRIPE_KEYS, KvArena, Step
+from kernels.ops import BLOCK_TOKENS, F32, I64, KvArena, Step
 
 SCRATCH_BYTES: Final = 64 << 20  # stripes that wait to be merged
 
@@ -78,10 +80,8 @@ class Attention:
     def _alone(self, begin: int, end: int) -> None:
         """Tokens [begin, end), a block for each stripe; as many at once as scratch memory takes."""
         shape, step = self.shape, self._step
-        last = step.positions[begin:end]
-        first = np.maximum(last - shape.window + 1, 0) // STRIPE_KEYS
-        slots = int((last // STRIPE_KEYS - first).max()) + 1
-        of_token = shape.heads * slots * (shape.head_dim + 2) * 4
+        slots = most_stripes(int(step.positions[begin:end].max()) + 1, shape)
+        of_token = stripes_bytes(slots, shape)
         at_once = max(1, SCRATCH_BYTES // of_token)
         sizes = (shape.heads, shape.kv_heads, shape.head_dim, step.block_tables.shape[1])
         for token in range(begin, end, at_once):

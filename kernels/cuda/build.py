@@ -7,6 +7,7 @@ The fatbin holds machine code for sm_80, 86, 89, 90 and 100, and PTX for those t
 name is made of the sources and the flags, so that what is there need not be made again.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -42,7 +43,10 @@ class KernelReport:
 
 def fatbin(folder: Path | None = None) -> Path:
     """The compiled kernels. Raises NoNvcc."""
-    path = (folder or cache_folder()) / f"kernels-{digest_of(FLAGS + TARGETS)}.fatbin"
+    name = f"kernels-{digest_of(FLAGS + TARGETS)}.fatbin"
+    if folder is None and (FOLDER / name).exists():
+        return FOLDER / name  # came with the package
+    path = (folder or cache_folder()) / name
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".kernels-", dir=path.parent) as aside:
@@ -50,6 +54,18 @@ def fatbin(folder: Path | None = None) -> Path:
             _nvcc("-fatbin", *_for(*TARGETS, ptx="80"), "-o", str(made))
             made.replace(path)  # whole or not at all, whoever else builds it now
     return path
+
+
+def image() -> bytes:
+    """What a driver loads: the fatbin, or the file that LOCKSTEP_CUDA_KERNELS names.
+
+    Raises NoNvcc when nothing is compiled and nothing can be.
+    """
+    named = os.environ.get("LOCKSTEP_CUDA_KERNELS")
+    try:
+        return (Path(named) if named else fatbin()).read_bytes()
+    except OSError as error:
+        raise NoNvcc(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
 def nvcc() -> str | None:

@@ -50,7 +50,7 @@ class Driver:
         self._libcuda = ctypes.CDLL("libcuda.so.1")
         self._module: Any = None
         self._functions: dict[str, Any] = {}
-        self._memory: list[Any] = []
+        self._memory: dict[int, Any] = {}  # by address
         self.name = str(device.name())
         self.sm = int("".join(map(str, device.compute_capability())))
         attribute = self._cuda.device_attribute
@@ -122,8 +122,13 @@ class Driver:
         """Address of so many bytes of VRAM, whatever is in them. Raises DeviceFull, DeviceLost."""
         with self.telling(f"{num_bytes >> 20} MiB are wanted, {self.free_bytes() >> 20} are free"):
             allocation = self._cuda.mem_alloc(max(num_bytes, 1))
-        self._memory.append(allocation)
+        self._memory[int(allocation)] = allocation
         return int(allocation)
+
+    def free(self, address: int) -> None:
+        """What allocate gave."""
+        with self.telling("giving memory back"):
+            self._memory.pop(address).free()
 
     def pinned(self, num_bytes: int) -> U8:
         """Memory of the host that the GPU reaches by itself. Raises DeviceFull, DeviceLost."""

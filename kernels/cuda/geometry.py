@@ -86,6 +86,17 @@ def matmul_launch(kind: str, num_tokens: int, rows: int) -> MatmulLaunch:
     return MatmulLaunch(f"matmul_{kind}_many", grid, 256, MANY_BYTES, False)
 
 
+def most_stripes(num_keys: int, shape: AttentionShape) -> int:
+    """Stripes that a token at position num_keys - 1, or before it, can see some keys of."""
+    of_window = (shape.window + STRIPE_KEYS - 2) // STRIPE_KEYS + 1
+    return min(up(num_keys, STRIPE_KEYS), of_window)
+
+
+def stripes_bytes(stripes: int, shape: AttentionShape) -> int:
+    """Scratch memory of one token: what so many stripes leave to be merged."""
+    return shape.heads * stripes * (shape.head_dim + 2) * 4
+
+
 def prefill_tokens(shape: AttentionShape) -> int:
     """Tokens of one block of attention_prefill.cu."""
     return shape.queries // shape.share

@@ -45,12 +45,16 @@ class Shadows:
         begin = MMAP(None, max(num_bytes, 1), 0, FLAGS, -1, 0)
         if begin == FAILED:
             raise DeviceFull(f"no addresses for {num_bytes >> 20} MiB of a device's memory")
-        index = bisect_right(self._begins, begin)
-        self._begins.insert(index, begin)
-        self._pieces.insert(index, (begin + num_bytes, device_address))
+        self.stand_for(device_address, begin, num_bytes)
         raw: Any = (ctypes.c_ubyte * num_bytes).from_address(begin)
         array: Array = np.frombuffer(raw, np.dtype(dtype)).reshape(tuple(shape))
         return array
+
+    def stand_for(self, device_address: int, begin: int, num_bytes: int) -> None:
+        """Memory of this process, which may be readable, stands for that piece from now on."""
+        index = bisect_right(self._begins, begin)
+        self._begins.insert(index, begin)
+        self._pieces.insert(index, (begin + num_bytes, device_address))
 
     def find(self, address: int) -> int | None:
         """Where that is on the device; None: it is this process's own."""
