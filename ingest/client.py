@@ -21,7 +21,7 @@ from redis.exceptions import ConnectionError as StoreAway
 from redis.exceptions import TimeoutError as StoreSilent
 
 from workers.settings import settings
-from workers.store import Store
+from workers.store import Promoted, Store
 from workers.wire import END_ENTRY_ID, TERMINAL, EndEvent, Keys, TokenEvent
 from workers.wire_fields import end_of, parse_entry
 
@@ -106,6 +106,10 @@ class Client:
         request of that id will not run.
         """
         return self.store.cancel(request_id, unseen=unseen)
+
+    def promote(self, request_id: str, sla: str) -> Promoted:
+        """Gives a request another class, while it waits or runs. Raises ValueError for no class."""
+        return self.store.promote(request_id, sla)
 
     def _entries(
         self, request_id: str, after: str, timeout_s: float | None

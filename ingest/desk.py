@@ -184,7 +184,7 @@ class Visit:
     def ended(self, end: EndEvent) -> None:
         """The answer is complete."""
         self.leave()
-        self.visitors.desk.metrics.saw_end(self.request.sla, end)
+        self.visitors.desk.metrics.saw_end(end.sla or self.request.sla, end)
 
     def leave(self) -> bool:
         """The answer is complete, or the client has gone.
@@ -231,13 +231,15 @@ class Visitors:
 def _packed(fields: Mapping[str, Any], request: Request) -> bytes:
     """What goes on the stream: the client's fields, the prompt as token ids: it is encoded once.
 
-    A session's messages stay messages: what they make is known when their turn comes.
+    A session's messages stay messages: what they make is known when their turn comes. The class is
+    the stream's: it may be promoted to another one before anybody has read it.
     """
     if request.messages:
-        body = {k: v for k, v in fields.items() if k != "messages"}
+        body = {k: v for k, v in fields.items() if k not in ("messages", "sla")}
         body["messages"] = request.messages
     else:
-        body = {k: v for k, v in fields.items() if k not in ("prompt", "messages", VARIABLES)}
+        left_out = ("prompt", "messages", "sla", VARIABLES)
+        body = {k: v for k, v in fields.items() if k not in left_out}
         body["token_ids"] = request.token_ids
     try:
         return msgspec.msgpack.encode(body)

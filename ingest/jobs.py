@@ -1,9 +1,10 @@
-"""/v1/jobs: requests that outlive their client. Put in, looked at, followed, cancelled.
+"""/v1/jobs: requests that outlive their client. Put in, looked at, followed, promoted, cancelled.
 
 POST /v1/jobs            202 {id, status}, Location
 GET /v1/jobs/ID          what is known of it
 GET /v1/jobs/ID/events   its tokens and its end as server-sent events, resumable by Last-Event-ID
 DELETE /v1/jobs/ID       cancel
+POST /v1/jobs/ID/promote {sla}: another class, while it waits or runs; its stream goes on
 """
 
 from collections.abc import AsyncIterator
@@ -84,6 +85,25 @@ async def cancel(request_id: str, request: Request) -> Response:
     return json_response({"id": request_id, "object": "job", "result": result})
 
 
+@routes.post("/v1/jobs/{request_id}/promote")
+async def promote(request_id: str, request: Request) -> Response:
+    """Gives `promoted`, `demoted` or `same` (it has that class). 409: the request has ended."""
+    desk: Desk = request.app.state.desk
+    sla = (await read_fields(request)).get("sla")
+    classes = desk.keys.classes
+    if not isinstance(sla, str) or sla not in classes:
+        reason = f"sla: must be one of {', '.join(classes)}, got {sla!r}"
+        raise ApiError(400, reason, param="sla", code="bad_request")
+    told = await run_sync(desk.store.promote, request_id, sla)
+    if told.result == "unknown":
+        raise unknown(request_id)
+    if told.result == "ended":
+        reason = f"id: {request_id} has ended; its class is {told.was} for ever"
+        raise ApiError(409, reason, param="id", code="ended")
+    answer = {"id": request_id, "object": "job", "result": told.result, "sla": sla, "was": told.was}
+    return json_response(answer)
+
+
 @routes.get("/v1/jobs/{request_id}/events")
 async def events(request_id: str, request: Request) -> Response:
     """Tokens and end. Whoever comes back after the end gets 204, which means: stay away."""
@@ -130,6 +150,7 @@ def event_frame(entry_id: str, event: TokenEvent | EndEvent) -> bytes:
         "ttft_ms": event.ttft_ms,
         "tpot_ms": event.tpot_ms,
         "queue_ms": event.queue_ms,
+        "sla": event.sla,
     }
     if event.session_id is not None:
         data |= {"session_id": event.session_id, "forked_at": event.forked_at}

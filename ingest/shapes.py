@@ -33,7 +33,7 @@ def lockstep_object(request: Request, end: EndEvent) -> Json:
     """What only this node says of an answer."""
     said: Json = {
         "id": request.id,
-        "sla": request.sla,
+        "sla": end.sla or request.sla,
         "digest": end.digest,
         "ttft_ms": end.ttft_ms,
         "tpot_ms": end.tpot_ms,

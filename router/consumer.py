@@ -11,6 +11,7 @@ not raise the delivery counts of its neighbours. The doorbell is a plain XREAD, 
 nothing: what the pools have no room for stays in the stream, unread.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -22,6 +23,7 @@ from workers.wire import GROUP, KEEP_S
 
 RING_BLOCK_S: Final = 1.0  # the router shows that it lives once a second
 ABANDONED_PER_LOOK: Final = 16
+ENTRY_ID: Final = re.compile(r"[0-9]{1,13}-[0-9]{1,20}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,15 @@ class Entry:
     entry_id: str
     fields: Mapping[bytes, bytes]
     deliveries: int = 1
+
+    @property
+    def arrived(self) -> str:
+        """The entry that the request came as: another one, if it was promoted before it was read.
+
+        Redis made that id (promote.lua); what a client writes there is held to its form.
+        """
+        told = self.fields.get(b"arrived", b"").decode(errors="replace")
+        return told if ENTRY_ID.fullmatch(told) else self.entry_id
 
 
 class Consumer:

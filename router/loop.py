@@ -138,7 +138,7 @@ class Router:
     def place_request(self, entry: Entry, fields: Mapping[str, Any], plain: bool) -> None:
         loads, now_ms = self.loads(), time.time_ns() // 1_000_000
         door = Door(self.text, now_ms, self.allow, max_sequence_tokens(loads), self.table.names)
-        request = admit(fields, door, sla=entry.sla, entry_id=entry.entry_id, plain=plain)
+        request = admit(fields, door, sla=entry.sla, entry_id=entry.arrived, plain=plain)
         if isinstance(request, Reject):
             refuse(self.store, entry, request)
         elif request.deadline_ms is not None and request.deadline_ms <= now_ms:

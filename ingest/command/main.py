@@ -26,6 +26,7 @@ COMMANDS: Final[Mapping[str, Place]] = {
     "result": Place("request", "result", "the text of a request that has ended"),
     "stream": Place("request", "stream", "the text of a request as it comes"),
     "cancel": Place("request", "cancel", "end a request early"),
+    "promote": Place("promote", "promote", "give a request another class, also while it runs"),
     "status": Place("status", "status", "a request's status, or the node's"),
     "dead": Place("dead", "app", "what could not be run or delivered; send it again"),
     "model": Place("model", "app", "add a GGUF file, list what is there"),
