@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingest.command.main import run
-from ingest.command.session import served
+from ingest.command.session.fit import served
 from kv_tier.files import DiskError, DiskFull
 from tests.ingest.kept_sessions import NODE, keep, paths_of, tier_at
 from workers.settings import settings
@@ -408,7 +408,7 @@ def test_a_disk_that_fails_ends_in_a_sentence(home, capsys, monkeypatch, error, 
     def fail(config):
         raise error(home, OSError(28, "no space left"))
 
-    monkeypatch.setattr("ingest.command.session.open_tier", fail)
+    monkeypatch.setattr("ingest.command.session.opened.open_tier", fail)
     code, sentence = refused(capsys, "list")
     assert code == 1 and hint in sentence and "Traceback" not in sentence
 

@@ -1,0 +1,1 @@
+"""lockstep session: the conversations that are kept here."""

@@ -1,0 +1,31 @@
+"""`lockstep session`: the conversations that are kept here: look, check, carry, fork, forget.
+
+All work on the files, with and without a running node. rm asks the store whether a request of the
+session waits or runs, and refuses then; --force does not mind. What a request leaves behind that
+ends later is not kept: its fence is too old. What makes or deletes a session on purpose tells the
+store so (known.forget), which else would miss its files.
+"""
+
+import typer
+
+from ingest.command.session import carry, change, look
+
+app = typer.Typer(
+    help="Conversations that are kept on this node.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+for name, command in (
+    ("list", look.list_command),
+    ("show", look.show_command),
+    ("verify", look.verify_command),
+    ("export", carry.export_command),
+    ("import", carry.import_command),
+    ("fork", change.fork_command),
+    ("pin", change.pin_command),
+    ("unpin", change.unpin_command),
+    ("rm", change.rm_command),
+    ("gc", change.gc_command),
+):
+    app.command(name)(command)
