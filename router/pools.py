@@ -12,6 +12,7 @@ from workers.wire import POOLS, PoolLoad, Request
 
 BLOCK_TOKENS: Final = 256  # token positions of one KV block, as pools count them
 STEP_TOKENS: Final = 512  # of one step, where a pool has not said it
+GUESSED_OUTPUT: Final = 256.0  # tokens, while no request has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class PoolView:
     sequence_blocks  blocks that its largest worker holds; 0: not said
     waiting_blocks   wanted by claimed requests that have no memory yet
     queue            what waits to be claimed, in the order in which it will be
+    coming           what another pool prefills and this one is to decode
     The others are as in PoolLoad, summed.
     """
 
@@ -80,14 +82,23 @@ class PoolView:
     decoding: int = 0
     context_tokens: int = 0
     prefill_tokens: int = 0
-    output_left: int = 0
-    output_share: float = 1.0
+    output_tokens: Mapping[str, float] = field(default_factory=dict)
     by_class: Mapping[str, int] = field(default_factory=dict)
     queue: tuple[Wanted, ...] = ()
+    coming: tuple[Wanted, ...] = ()
 
     @property
     def is_ready(self) -> bool:
         return self.state == "ready"
+
+    def output_of(self, wanted: Wanted) -> float:
+        """Output tokens that are still to be expected of a request, 1 at least."""
+        seen = self.output_tokens.get(wanted.sla)
+        if seen is None:
+            known = self.output_tokens.values()
+            seen = sum(known) / len(known) if known else GUESSED_OUTPUT
+        left = wanted.max_tokens - wanted.output_tokens
+        return max(1.0, min(left, max(seen - wanted.output_tokens, seen / 2)))
 
     def holds(self, num_tokens: int) -> bool:
         """Whether its memory holds one sequence of so many tokens when nothing else is there."""
@@ -145,8 +156,7 @@ def view_of(pool: str, loads: Sequence[PoolLoad], queue: Iterable[Wanted], model
         decoding=sum(load.decoding for load in ready),
         context_tokens=sum(load.context_tokens for load in ready),
         prefill_tokens=sum(load.prefill_tokens for load in ready),
-        output_left=sum(load.output_left for load in ready),
-        output_share=sum(load.output_share for load in ready) / len(ready),
+        output_tokens={s: n for load in ready for s, n in load.output_tokens.items()},
         by_class=by_class,
         queue=tuple(queue),
     )

@@ -10,8 +10,10 @@ Three exist always: realtime, standard, batch. lockstep.toml changes them and ad
     deadline_ms = 28_800_000
 
 A class promises a time to the first token and per token (ttft_ms, tpot_ms), or a time to the end
-(deadline_ms), to `attainment` of its requests. Urgency is said in one way: a request counts as if
-it had arrived handicap_ms later than it did. So 0 is the most urgent, and nobody waits for ever.
+(deadline_ms), to `attainment` of its requests. Urgency is said in one way: in a queue a request
+counts as if it had arrived handicap_ms later than it did. So 0 is the most urgent, and nobody waits
+for ever. The handicaps are longer than what the class promises: it is passed over only by those
+more urgent until its promise is broken, and long after that by nobody.
 """
 
 import re
@@ -51,8 +53,15 @@ class SlaClass(msgspec.Struct, frozen=True, kw_only=True):
     attainment: float = 0.95
     max_queue: int | None = None
 
-    def rank_ms(self, arrival_ms: int) -> int:
-        """Who is first: the smallest. Also what ages: an old batch request is before a new one."""
+    def rank_ms(self, arrival_ms: int, deadline_ms: int | None = None) -> int:
+        """Who is first in a queue: the smallest.
+
+        deadline_ms  the request's own, Unix time: one that is nearer than what the class promises
+                     counts as an earlier arrival
+        """
+        if deadline_ms is not None:
+            promised_ms = self.deadline_ms or self.ttft_ms or 0
+            arrival_ms = min(arrival_ms, deadline_ms - promised_ms)
         return arrival_ms + self.handicap_ms
 
 
@@ -60,9 +69,9 @@ REALTIME: Final = SlaClass(
     name="realtime", weight=8, handicap_ms=0, ttft_ms=2_000, tpot_ms=100, attainment=0.99
 )
 STANDARD: Final = SlaClass(
-    name="standard", weight=3, handicap_ms=10_000, ttft_ms=30_000, tpot_ms=600
+    name="standard", weight=3, handicap_ms=300_000, ttft_ms=30_000, tpot_ms=600
 )
-BATCH: Final = SlaClass(name="batch", weight=1, handicap_ms=120_000, deadline_ms=3_600_000)
+BATCH: Final = SlaClass(name="batch", weight=1, handicap_ms=7_200_000, deadline_ms=3_600_000)
 DEFAULTS: Final = (REALTIME, STANDARD, BATCH)
 
 

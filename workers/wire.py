@@ -267,8 +267,7 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens  positions that those read, all of them together
     prefill_tokens  of the prompts it has claimed, those that are still to be computed
     waiting_blocks  KV blocks that requests want which it has claimed and has no memory for yet
-    output_left     output tokens that may still come of what it has claimed, if all of max_tokens
-    output_share    of max_tokens, what requests used lately: a fading mean, 1.0 at first
+    output_tokens   of requests that ended lately, by class: fading means; absent: none has
     by_class        requests that it has claimed, by class
     """
 
@@ -291,6 +290,5 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: int = 0
     prefill_tokens: int = 0
     waiting_blocks: int = 0
-    output_left: int = 0
-    output_share: float = 1.0
+    output_tokens: dict[str, float] = msgspec.field(default_factory=dict)
     by_class: dict[str, int] = msgspec.field(default_factory=dict)
