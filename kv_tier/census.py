@@ -11,7 +11,8 @@ from kv_tier.format import CorruptFile
 from kv_tier.ledger_rows import Stored
 from kv_tier.manifest import Manifest
 from kv_tier.names import Link, kind_and_key, name_of, parent_name
-from kv_tier.objects import Missing, ObjectStore, open_file
+from kv_tier.objects import ObjectStore
+from kv_tier.open_object import Missing, open_file
 from kv_tier.sessions import Sessions
 
 YOUNG_MS: Final = 10 * 60_000  # a written object waits so long for its manifest

@@ -18,7 +18,7 @@ from typing import Any
 from kv_tier.files import DiskError, OsFiles
 from kv_tier.format import CorruptFile
 from kv_tier.manifest import Manifest, decode_manifest
-from kv_tier.objects import Missing, OpenObject, open_file
+from kv_tier.open_object import Missing, OpenObject, open_file
 from kv_tier.sessions import manifest_name
 
 

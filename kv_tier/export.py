@@ -20,7 +20,8 @@ from kv_tier.files import DiskError
 from kv_tier.format import CorruptFile, Kind
 from kv_tier.manifest import Checkpoint, Manifest, decode_manifest, encode_manifest
 from kv_tier.names import NO_KEY, Link, kind_and_key, links_of, name_of
-from kv_tier.objects import Missing, OpenObject, Source, open_file
+from kv_tier.objects import Source
+from kv_tier.open_object import Missing, OpenObject, open_file
 from kv_tier.prefix import Sizes
 from kv_tier.tier import KvTier, wall_ms
 

@@ -25,7 +25,8 @@ from kv_tier.format import CorruptFile, Kind
 from kv_tier.ledger import Ledger
 from kv_tier.loader import Failure, Loader, Tier, bytes_by_tier, tier_of
 from kv_tier.names import kind_and_key, name_of
-from kv_tier.objects import ObjectStore, OpenObject
+from kv_tier.objects import ObjectStore
+from kv_tier.open_object import OpenObject
 from kv_tier.prefix import Prefix, Resident, Sizes, state_name
 
 log = structlog.get_logger(part="kv")

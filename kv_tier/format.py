@@ -109,6 +109,11 @@ def header_bytes(payload_bytes: int) -> int:
     return padded_bytes(OBJECT_HEAD.size + SUM_BYTES * (num_pieces + 1))
 
 
+def file_bytes(payload_bytes: int) -> int:
+    """What a file of this payload takes on disk: header and whole pages."""
+    return header_bytes(payload_bytes) + padded_bytes(payload_bytes)
+
+
 def can_hold(kind: Kind, num_tokens: int) -> bool:
     """Whether an object of this kind can be of so many tokens."""
     if kind == "block":

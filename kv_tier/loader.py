@@ -13,7 +13,8 @@ from typing import Final, Literal, TypeVar
 from kv_tier.beginning import Piece, piece_name
 from kv_tier.files import DiskError
 from kv_tier.format import CorruptFile
-from kv_tier.objects import Missing, ObjectStore, OpenObject
+from kv_tier.objects import ObjectStore
+from kv_tier.open_object import Missing, OpenObject
 from kv_tier.page_cache import is_cached
 from kv_tier.prefix import Sizes
 

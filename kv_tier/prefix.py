@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kv_tier.objects import OpenObject
+from kv_tier.open_object import OpenObject
 
 Resident = Callable[[bytes], bool]  # is it in the engine's RAM? From any thread, and only a hint
 STATE_SUFFIX: Final = b"state"

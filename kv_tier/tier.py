@@ -27,12 +27,13 @@ from kv_tier.counters import Counters
 from kv_tier.fetch import Fetcher
 from kv_tier.files import DiskError, DiskFull, OsFiles
 from kv_tier.fork import NoSession, SessionExists, forked
+from kv_tier.format import file_bytes
 from kv_tier.ledger import Ledger
 from kv_tier.ledger_rows import Stored
 from kv_tier.loader import Loader
 from kv_tier.manifest import Manifest
 from kv_tier.names import kind_and_key, links_of, manifest_bytes, name_of, parent_name
-from kv_tier.objects import ObjectStore, Source, file_bytes
+from kv_tier.objects import ObjectStore, Source
 from kv_tier.page_cache import is_tight
 from kv_tier.prefix import Prefix, Resident, Sizes
 from kv_tier.sessions import Sessions

@@ -13,7 +13,8 @@ from kv_tier.chain import Chain, fingerprint_of
 from kv_tier.files import DiskError, OsFiles
 from kv_tier.format import BLOCK_TOKENS, CorruptFile, Kind
 from kv_tier.manifest import Checkpoint, Manifest, Message
-from kv_tier.objects import Missing, ObjectStore, Source
+from kv_tier.objects import ObjectStore, Source
+from kv_tier.open_object import Missing
 from kv_tier.sessions import Sessions
 
 TENANT, SESSION = "default", "talk"

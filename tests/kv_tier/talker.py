@@ -12,9 +12,10 @@ from pathlib import Path
 from kv_tier.budget import TierLimits
 from kv_tier.chain import BLOCK_TOKENS, Chain, fingerprint_of
 from kv_tier.files import OsFiles
-from kv_tier.format import Kind
+from kv_tier.format import Kind, file_bytes
 from kv_tier.manifest import Checkpoint, Manifest
-from kv_tier.objects import OpenObject, Source, file_bytes
+from kv_tier.objects import Source
+from kv_tier.open_object import OpenObject
 from kv_tier.prefix import Prefix, Sizes
 from kv_tier.tier import KvTier
 

@@ -10,7 +10,8 @@ import pytest
 from kv_tier.dump import describe, examine, verify_file
 from kv_tier.files import OsFiles
 from kv_tier.format import CorruptFile
-from kv_tier.objects import Missing, ObjectStore
+from kv_tier.objects import ObjectStore
+from kv_tier.open_object import Missing
 from kv_tier.sessions import Sessions, manifest_name
 from tests.kv_tier.conversation import SESSION, TENANT, TURNS, talk, tokens_after
 

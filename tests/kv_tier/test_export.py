@@ -10,7 +10,7 @@ from kv_tier.bundle import BLOCK, MANIFEST, BadExport, Reader, Writer
 from kv_tier.dump import verify_file
 from kv_tier.export import CannotExport, CannotImport, export_session, import_session, misfit
 from kv_tier.manifest import encode_manifest
-from kv_tier.objects import open_file
+from kv_tier.open_object import open_file
 from kv_tier.sessions import BadName
 from tests.ingest.kept_sessions import NODE, SIZES, keep, paths_of, tier_at
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kv_tier.files import DiskError, OsFiles
-from kv_tier.format import PAGE_BYTES, PIECE_BYTES, CorruptFile, NewerVersion, with_sum
-from kv_tier.objects import Elsewhere, Missing, ObjectStore, Source, file_bytes, open_file
+from kv_tier.format import PAGE_BYTES, PIECE_BYTES, CorruptFile, NewerVersion, file_bytes, with_sum
+from kv_tier.objects import Elsewhere, ObjectStore, Source
+from kv_tier.open_object import Missing, open_file
 from tests.kv_tier.faulty_files import FaultyFiles, ShortFiles, fails
 
 KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))

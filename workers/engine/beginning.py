@@ -20,7 +20,7 @@ from workers.engine.reuse import Ends, Reuse
 from workers.engine.sequence import Sequence
 
 if TYPE_CHECKING:
-    from kv_tier.objects import OpenObject
+    from kv_tier.open_object import OpenObject
 
 Block = Union[int, "OpenObject"]  # in the arena, or in a file
 

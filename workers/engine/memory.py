@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from kernels.ops import StateArena
-    from kv_tier.objects import OpenObject
+    from kv_tier.open_object import OpenObject
 
 
 class Memory:

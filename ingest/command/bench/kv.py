@@ -33,8 +33,8 @@ from ingest.command.bench.cases import STEP_TOKENS
 from ingest.command.bench.kv_seat import BATCH, NEW_TOKENS, First, Seat, read_from_disk
 from ingest.command.bench.models import Measured
 from kernels.ops import BLOCK_TOKENS
+from kv_tier.format import file_bytes
 from kv_tier.manifest import Manifest
-from kv_tier.objects import file_bytes
 from kv_tier.tier import wall_ms
 from workers.session.writer import step_aside
 
