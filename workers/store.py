@@ -7,6 +7,7 @@ whole script, by us, because each one tells a repeat from a first time.
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self, cast
@@ -14,7 +15,7 @@ from typing import Any, Final, Self, cast
 import msgspec
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import OutOfMemoryError
+from redis.exceptions import OutOfMemoryError, RedisError
 from redis.retry import Retry
 
 from workers.settings import Settings
@@ -24,6 +25,7 @@ from workers.wire import (
     POOLS,
     EndEvent,
     Keys,
+    Planned,
     PoolLoad,
     Request,
     TokenEvent,
@@ -42,6 +44,11 @@ from workers.wire_fields import (
 
 OF_FILES: Final = ("writing", "tokens", "generation", "used_ms", "unsaved")  # of a session's hash
 LUA: Final = Path(__file__).parent / "lua"
+PLACED_FIELDS: Final = (  # sla first: it is there when anything is
+    *("sla", "arrival_ms", "prompt_tokens", "max_tokens", "deadline_ms", "session_id"),
+    *("then_pool", "moved_ms"),
+)
+UNPLANNED: Final = Planned()
 Value = str | bytes | int | float
 Fields = Mapping[str, str | int | bytes]
 
@@ -67,6 +74,31 @@ class Promoted:
     result: str
     sla: str
     was: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A request that is in a pool: what placement wants to know of it.
+
+    running        claimed; False: it waits in the pool's queue
+    prompt_tokens  0: of a session's request whose prompt is not composed yet
+    output_tokens  in its journal
+    then_pool      the pool that decodes after the prefill; None: the same
+    moved_ms       Unix time at which it last changed its pool; 0: never
+    """
+
+    request_id: str
+    pool: str
+    running: bool
+    sla: str
+    arrival_ms: int
+    prompt_tokens: int
+    max_tokens: int
+    deadline_ms: int | None
+    output_tokens: int
+    session_id: str | None
+    then_pool: str | None
+    moved_ms: int
 
 
 def script_text(name: str) -> str:
@@ -168,23 +200,20 @@ class Store:
         request: Request,
         pool: str,
         reason: str,
-        then_pool: str | None = None,
-        predicted_ttft_ms: float | None = None,
-        charged_tokens: int | None = None,
+        plan: Planned = UNPLANNED,
     ) -> str:
         """Hand an admitted request from its stream to a pool's queue.
-
-        then_pool       the pool that decodes after the prefill; None: the same
-        charged_tokens  what its tenant's rate limit was charged, to be settled at its end
 
         Gives "routed", "waits" (for its session), "duplicate" (the id is known; the entry is gone)
         or "not-mine" (another router did it).
         """
         keys = [self.keys.requests(sla), self.keys.job(request.id), self.keys.rq_job(request.id)]
         keys += [self.keys.queue(pool), self.keys.active]
-        planned = planned_fields(then_pool, predicted_ttft_ms, charged_tokens)
-        fields = flat(request_fields(request, reason) | planned)
-        return text(self.run("route", keys, GROUP, entry_id, request.id, pool, *fields))
+        fields = flat(request_fields(request, reason) | planned_fields(plan))
+        outcome = text(self.run("route", keys, GROUP, entry_id, request.id, pool, *fields))
+        if outcome in ("routed", "waits"):
+            self.count(self.keys.placements, plan.kind or pool)
+        return outcome
 
     def refuse(
         self,
@@ -219,6 +248,13 @@ class Store:
         end = EndEvent(status="cancelled", code="cancelled", error="cancelled by the client")
         keys = [self.keys.job(request_id), self.keys.control]
         return text(self.run("cancel", keys, request_id, int(unseen), *flat(end_fields(end))))
+
+    def count(self, key: str, field: str) -> None:
+        """One more, for /metrics: what the store does not take is not counted."""
+        with suppress(RedisError), self.redis.pipeline(transaction=False) as pipeline:
+            pipeline.hincrby(key, field, 1)
+            pipeline.expire(key, KEEP_S)
+            pipeline.execute()
 
     def promote(self, request_id: str, sla: str) -> Promoted:
         """Give a request another class, wherever it is; its client notices nothing but the speed.
@@ -259,8 +295,8 @@ class Store:
         """
         self.run("session_forget", [self.keys.session(session)], session, *OF_FILES)
 
-    def move(self, request_id: str, pool: str) -> str:
-        """Have another pool go on with a request.
+    def move(self, request_id: str, pool: str, reason: str = "") -> str:
+        """Have another pool go on with a request. reason: why, for a person who looks at the job.
 
         Gives "moving" (its pool is told: `move ID POOL`), "moved" (it waited, or is there), "ended"
         or "unknown" (also of one that no router has seen). Raises ValueError for no pool.
@@ -268,7 +304,7 @@ class Store:
         if pool not in POOLS:
             raise ValueError(f"pool: must be one of {', '.join(POOLS)}, got {pool!r}")
         keys = [self.keys.job(request_id), self.keys.control]
-        return text(self.run("move", keys, request_id, pool))
+        return text(self.run("move", keys, request_id, pool, reason))
 
     # --- what anybody may read ---
 
@@ -276,6 +312,31 @@ class Store:
         """The job's hash, parsed; None when there is none."""
         raw = cast(dict[bytes, bytes], self.redis.hgetall(self.keys.job(request_id)))
         return {"id": request_id, **parse_job(raw)} if raw else None
+
+    def placed(self, at_most: int = 256) -> list[Placed]:
+        """What is in the pools: queues as they will be claimed, then what runs; so many of each.
+
+        Two round trips; what ends between them is left out.
+        """
+        with self.redis.pipeline(transaction=False) as pipeline:
+            for pool in POOLS:
+                pipeline.lrange(self.keys.queue(pool), 0, at_most - 1)
+                pipeline.zrange(self.keys.wip(pool), 0, at_most - 1)
+            found = pipeline.execute()
+        queued, leased = found[::2], found[1::2]
+        where = [
+            (pool, False, item) for pool, ids in zip(POOLS, queued, strict=True) for item in ids
+        ]
+        for pool, members in zip(POOLS, leased, strict=True):
+            where += [(pool, True, member.rpartition(b":")[0]) for member in members]
+        names = [(pool, running, item.decode()) for pool, running, item in where]
+        with self.redis.pipeline(transaction=False) as pipeline:
+            for _, _, request_id in names:
+                pipeline.hmget(self.keys.job(request_id), PLACED_FIELDS)
+                pipeline.xlen(self.keys.tokens(request_id))
+            facts = pipeline.execute()
+        told = zip(names, facts[::2], facts[1::2], strict=True)
+        return [placed_of(*name, values, output) for name, values, output in told if values[0]]
 
     def webhook(self, request_id: str) -> dict[str, Any]:
         """What is known of a request's webhook: url, state, attempts, ...; empty: it has none."""
@@ -302,6 +363,27 @@ class Store:
         if silent:
             self.redis.srem(self.keys.pools, *silent)
         return [msgspec.json.decode(report, type=PoolLoad) for report in reports if report]
+
+
+def placed_of(
+    pool: str, running: bool, request_id: str, values: list[bytes | None], output_tokens: int
+) -> Placed:
+    """values: as PLACED_FIELDS."""
+    job = parse_job({k.encode(): v for k, v in zip(PLACED_FIELDS, values, strict=True) if v})
+    return Placed(
+        request_id=request_id,
+        pool=pool,
+        running=running,
+        sla=job["sla"],
+        arrival_ms=job.get("arrival_ms", 0),
+        prompt_tokens=job.get("prompt_tokens", 0),
+        max_tokens=job.get("max_tokens", 0),
+        deadline_ms=job.get("deadline_ms"),
+        output_tokens=output_tokens,
+        session_id=job.get("session_id"),
+        then_pool=job.get("then_pool"),
+        moved_ms=job.get("moved_ms", 0),
+    )
 
 
 def is_full(error: Exception) -> bool:

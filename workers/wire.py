@@ -94,6 +94,21 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.session_id is None else full_id(self.tenant, self.session_id)
 
 
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """What the router planned for a request, beside its pool and the reason.
+
+    kind               "gpu", "cpu", "gpu+cpu", "cpu+gpu": who prefills and decodes; "": not said
+    then_pool          the pool that decodes after the prefill; None: the one that prefills
+    predicted_ttft_ms  ms from arrival to the first token; None: nothing was predicted
+    charged_tokens     what its tenant's rate limit was charged, to be settled at its end
+    """
+
+    kind: str = ""
+    then_pool: str | None = None
+    predicted_ttft_ms: float | None = None
+    charged_tokens: int | None = None
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What a request took. cached_tokens: of the prompt's, those that were not computed again."""
 
@@ -162,6 +177,7 @@ class Keys:
         self.dead = f"{prefix}:dead"
         self.active = f"{prefix}:active"
         self.ends = f"{prefix}:ends"  # counters: "CLASS STATUS"
+        self.placements = f"{prefix}:placements"  # counters: kinds of plans
         self.control = f"{prefix}:control"
         self.pools = f"{prefix}:pools"
         self.waiting = f"{prefix}:waiting"  # ids that wait for their session

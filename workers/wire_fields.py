@@ -11,6 +11,7 @@ from workers.wire import (
     END_ENTRY_ID,
     TERMINAL,
     EndEvent,
+    Planned,
     Request,
     TokenEvent,
     Usage,
@@ -100,6 +101,7 @@ def request_fields(request: Request, reason: str) -> dict[str, str | int | bytes
         "tenant": request.tenant,
         "model": request.model,
         "arrival_ms": request.arrival_ms,
+        "max_tokens": request.params.max_tokens,
         "metadata": json.dumps(request.metadata, ensure_ascii=False),
         "reason": reason,
     }
@@ -112,17 +114,17 @@ def request_fields(request: Request, reason: str) -> dict[str, str | int | bytes
     return fields | webhook_fields(request.webhook)
 
 
-def planned_fields(
-    then_pool: str | None, predicted_ttft_ms: float | None, charged_tokens: int | None
-) -> dict[str, str | int | bytes]:
+def planned_fields(plan: Planned) -> dict[str, str | int | bytes]:
     """What the router planned for a request, in the job's hash; None is left out."""
     fields: dict[str, str | int | bytes] = {}
-    if then_pool is not None:
-        fields["then_pool"] = then_pool
-    if predicted_ttft_ms is not None:
-        fields["predicted_ttft_ms"] = f"{predicted_ttft_ms:.1f}"
-    if charged_tokens is not None:
-        fields["charged_tokens"] = charged_tokens
+    if plan.kind:
+        fields["plan"] = plan.kind
+    if plan.then_pool is not None:
+        fields["then_pool"] = plan.then_pool
+    if plan.predicted_ttft_ms is not None:
+        fields["predicted_ttft_ms"] = f"{plan.predicted_ttft_ms:.1f}"
+    if plan.charged_tokens is not None:
+        fields["charged_tokens"] = plan.charged_tokens
     return fields
 
 
@@ -140,7 +142,7 @@ def webhook_fields(webhook: WebhookTarget | None) -> dict[str, str | int | bytes
 INT_FIELDS: Final = (
     *("arrival_ms", "queued_ms", "started_ms", "ended_ms", "deadline_ms"),
     *("attempts", "prompt_tokens", "output_tokens", "cached_tokens", "cancel", "forked_at"),
-    *("moves", "charged_tokens", "retry_after_s"),
+    *("max_tokens", "moves", "moved_ms", "charged_tokens", "retry_after_s"),
 )
 FLOAT_FIELDS: Final = ("ttft_ms", "tpot_ms", "queue_ms", "predicted_ttft_ms")
 

@@ -27,6 +27,7 @@ class Claimed:
     attempts      deliveries without a new token, this one included
     request       what is asked; None for webhooks, and when it cannot be read
     fence         the session's fence, one more with each claim; 0: it belongs to no session
+    then_pool     the pool that is to go on after the first token; None: this one
     """
 
     job_id: str
@@ -34,6 +35,7 @@ class Claimed:
     attempts: int
     request: Request | None
     fence: int = 0
+    then_pool: str | None = None
 
     @property
     def alone(self) -> bool:
@@ -172,7 +174,13 @@ class WorkerStore(Store):
 
 
 def claimed(
-    job_id: bytes, execution_id: bytes, request: bytes, attempts: int, fence: int, sla: bytes
+    job_id: bytes,
+    execution_id: bytes,
+    request: bytes,
+    attempts: int,
+    fence: int,
+    sla: bytes,
+    then_pool: bytes,
 ) -> Claimed:
     """One row of claim.lua; the request has the class that it has now, not the one it came with."""
     try:
@@ -181,4 +189,5 @@ def claimed(
         asked = None
     if asked is not None and sla and asked.sla != sla.decode():
         asked = msgspec.structs.replace(asked, sla=sla.decode())
-    return Claimed(job_id.decode(), execution_id.decode(), attempts, asked, fence)
+    goes_to = then_pool.decode() or None
+    return Claimed(job_id.decode(), execution_id.decode(), attempts, asked, fence, goes_to)

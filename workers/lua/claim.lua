@@ -3,8 +3,8 @@
 -- KEYS[1] queue   KEYS[2] RQ's suspension flag
 -- ARGV[5] queue name   ARGV[6] worker   ARGV[7] room   ARGV[8] lease_s   ARGV[9] max_attempts
 -- ARGV[10] "1": the worker runs nothing   ARGV[11] ... execution ids, at least `room`
--- returns {id, execution, request, attempts, fence, class} of each; request and class are "" for
--- webhooks, fence 0 for what belongs to no session
+-- returns {id, execution, request, attempts, fence, class, then_pool} of each: request and class ""
+-- for webhooks, fence 0 for what belongs to no session, then_pool "" for what stays in its pool
 --
 -- A session's request is taken only as the session's holder; its fence is higher than all before.
 -- What ended while it waited is skipped; what expired ends here. An item whose worker died twice
@@ -15,6 +15,7 @@
 -- include end_request
 -- include lease
 local SUSPECT = 2
+local OF_REQUEST = { 'request', 'sla', 'then_pool' }
 local queue, worker, room, lease_s = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local max_attempts, idle = tonumber(ARGV[9]), ARGV[10] == '1'
 local is_pool = queue ~= 'webhooks'
@@ -66,7 +67,7 @@ while #taken < room and not alone do
   if not id then break end
   local record = record_key(queue, id)
   local known =
-    redis.call('HMGET', record, 'status', 'attempts', 'deadline_ms', 'cancel', 'request', 'sla')
+    redis.call('HMGET', record, 'status', 'attempts', 'deadline_ms', 'cancel', unpack(OF_REQUEST))
   local attempts = tonumber(known[2] or 0)
   local session = is_pool and session_of(id)
   if known[1] ~= 'queued' then
@@ -87,7 +88,8 @@ while #taken < room and not alone do
     redis.call('HSET', record, 'attempts', attempts + 1)
     take_lease(queue, worker, id, execution, lease_s)
     local fence = session and take_session(session, id) or 0
-    taken[#taken + 1] = { id, execution, known[5] or '', attempts + 1, fence, known[6] or '' }
+    local sla, then_pool = known[6] or '', known[7] or ''
+    taken[#taken + 1] = { id, execution, known[5] or '', attempts + 1, fence, sla, then_pool }
   end
 end
 if #taken > 0 and redis.call('LLEN', KEYS[1]) > 0 then ring(queue) end

@@ -75,7 +75,7 @@ local function end_request(id, flat, text)
     if digest then redis.call('HSET', job, 'output_tokens', count - 1, 'digest', digest) end
   end
   redis.call('HSET', job, 'text', text, 'ended_ms', NOW_MS)
-  redis.call('HDEL', job, 'cancel')
+  redis.call('HDEL', job, 'cancel', 'then_pool', 'move_reason')
   local keep_s = queue_webhook(id, status)
   redis.call('EXPIRE', job, keep_s)
   redis.call('EXPIRE', tokens, RESULT_TTL_S)

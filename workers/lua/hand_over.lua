@@ -15,7 +15,11 @@ if not drop_lease(queue, id, execution) then
   return (known[1] == 'queued' and known[2] == target and known[3] == execution) and 1 or 0
 end
 if redis.call('HGET', KEYS[1], 'status') ~= 'running' then return 0 end
-redis.call('HSET', KEYS[1], 'pool', target, 'reason', target .. ': handed over by ' .. queue)
+redis.call('HSET', KEYS[1], 'pool', target, 'moved_ms', NOW_MS)
+redis.call('HINCRBY', KEYS[1], 'moves', 1)
+local reason = redis.call('HGET', KEYS[1], 'move_reason')
+redis.call('HSET', KEYS[1], 'reason', reason or target .. ': handed over by ' .. queue)
+redis.call('HDEL', KEYS[1], 'move_reason', 'then_pool')
 redis.call('HSET', rq_key(id), 'origin', target)
 if not put_back(target, id, tonumber(ARGV[6]), true) then return 0 end
 ring(target)

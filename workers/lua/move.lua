@@ -1,7 +1,7 @@
 -- move.lua - somebody wants a request to be run by another pool.
 --
 -- KEYS[1] hash of the job   KEYS[2] channel of the pools
--- ARGV[5] request id   ARGV[6] the other pool
+-- ARGV[5] request id   ARGV[6] the other pool   ARGV[7] why, in words, or ""
 -- returns "moved" (it waited, or is there), "moving" (it runs: its pool is told), "ended" or
 -- "unknown" (also of one that is not routed yet)
 -- include names
@@ -13,11 +13,14 @@ local status, pool = known[1], known[2]
 if not status or status == 'accepted' then return 'unknown' end
 if TERMINAL[status] then return 'ended' end
 if pool == target then return 'moved' end
+local reason = ARGV[7] ~= '' and ARGV[7] or target .. ': moved from ' .. pool
 if status == 'running' then
+  redis.call('HSET', KEYS[1], 'move_reason', reason)
   redis.call('PUBLISH', KEYS[2], 'move ' .. id .. ' ' .. target)
   return 'moving'
 end
 local was_queued = redis.call('LREM', queue_key(pool), 0, id) > 0
-redis.call('HSET', KEYS[1], 'pool', target)
+redis.call('HSET', KEYS[1], 'pool', target, 'moved_ms', NOW_MS, 'reason', reason)
+redis.call('HINCRBY', KEYS[1], 'moves', 1)
 if was_queued then rq_push(id, target, 'workers.jobs.generate', id) end
 return 'moved'
