@@ -27,6 +27,7 @@ VOCABULARY = {
     "workers.cost",
     "workers.settings",
     "workers.store",
+    "workers.placed",
     "workers.text",
     "workers.address",
     "workers.log",

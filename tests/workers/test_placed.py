@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.store import Placed
+from workers.placed import Placed, placed
 from workers.wire import GROUP, EndEvent, Keys, Planned, Request, SamplingParams, TokenEvent
 from workers.worker_store import WorkerStore
 
@@ -26,7 +26,7 @@ def route(store, request_id="r1", pool="gpu", plan=PLAN, **changes):
     return store.route(reason="why", plan=plan, **told)
 
 
-def placed(request_id, pool, running, **changes):
+def expected(request_id, pool, running, **changes):
     facts = {"sla": "batch", "arrival_ms": 1000, "prompt_tokens": 2, "max_tokens": 8}
     facts |= {"deadline_ms": None, "output_tokens": 0, "session_id": None, "then_pool": "cpu"}
     return Placed(request_id, pool, running, **(facts | {"moved_ms": 0} | changes))
@@ -55,10 +55,10 @@ def test_what_is_in_the_pools_is_read_in_the_order_in_which_it_will_be_claimed(s
     store.journal("gpu", [(item, [token])])
     route(store, "r2", deadline_ms=9000, session_id="s")
     route(store, "r3", pool="cpu", plan=Planned())
-    assert store.placed() == [
-        placed("r2", "gpu", False, deadline_ms=9000, session_id="s"),
-        placed("r3", "cpu", False, then_pool=None),
-        placed("r1", "gpu", True, output_tokens=1),
+    assert placed(store) == [
+        expected("r2", "gpu", False, deadline_ms=9000, session_id="s"),
+        expected("r3", "cpu", False, then_pool=None),
+        expected("r1", "gpu", True, output_tokens=1),
     ]
 
 
@@ -82,7 +82,7 @@ def test_a_move_says_why_whether_the_request_waits_or_runs(store):
     assert store.hand_over("cpu", item, "gpu")
     job = store.job("r1")
     assert (job["reason"], job["moves"]) == ("gpu: it was promoted", 2)
-    assert store.placed()[0].moved_ms > 0
+    assert placed(store)[0].moved_ms > 0
 
 
 def test_a_wish_to_move_that_came_too_late_leaves_nothing_behind(store):
