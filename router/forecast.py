@@ -1,14 +1,25 @@
 """What would become of a request in a pool: when it starts, its first token, its pace, its end.
 
-Pure, from a PoolView and its cost model. A fluid picture, not a replay: what is ahead takes places
-and blocks; places and blocks come free at the rate at which running sequences end; prompts ahead
-are computed before ours, in chunks beside the decodes.
+Pure, from a PoolView and its cost model. A fluid picture, not a replay:
+
+    now ──wait──► place and memory ──prefill──► first token ──decode──► end
+         what is ahead ends, one       in chunks beside      one step a token,
+         after another                 what decodes          longer while prompts are computed
+
+What is less urgent is not ahead: the engine displaces it (workers/engine/scheduler.py).
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from router.pools import PoolView, Wanted
+from workers.cost import CostModel
 from workers.sla import SlaTable
+
+SMALLEST_CHUNK: Final = 16  # prefill tokens of a step; however tight the promises, a prompt moves
+NOBODY: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +29,7 @@ class Forecast:
     wait_ms  until it has its place and its memory
     ttft_ms  until its first token (of one that has output already: the next one)
     tpot_ms  per token after that
-    end_ms   until its end, if it uses as much of max_tokens as others did
+    end_ms   until its end, if its output is as long as others' were
     """
 
     wait_ms: float
@@ -27,17 +38,164 @@ class Forecast:
     end_ms: float
 
 
-def forecast(wanted: Wanted, pool: PoolView, table: SlaTable) -> Forecast:
-    """Of a request that came into this pool's queue now. The pool must report its cost."""
-    cost = pool.cost
-    assert cost is not None, pool.name
-    output = max(1.0, wanted.max_tokens * pool.output_share)
-    decodes = min(max(pool.places, 1), pool.decoding + len(pool.queue) + 1)
-    context = pool.context_tokens + wanted.prompt_tokens + output / 2
-    tpot_ms = cost.step_ms(decodes, context)
-    wait_ms = 0.0
-    ahead = pool.prefill_tokens + sum(other.uncached for other in pool.queue)
-    chunk = max(1, pool.step_tokens)
-    prefill_ms = cost.prefill_ms_of(ahead + wanted.uncached, 0, chunk, decodes - 1, context)
-    ttft_ms = wait_ms + prefill_ms
-    return Forecast(wait_ms, ttft_ms, tpot_ms, ttft_ms + tpot_ms * (output - 1))
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """What a request finds in a pool.
+
+    ahead     in the queue before it
+    places    that are free for it and for those; negative: so many must end first
+    blocks    likewise
+    decodes   sequences that will decode beside it, at most
+    context   positions that those read, all together
+    chunk     prefill tokens of a step
+    """
+
+    ahead: Sequence[Wanted]
+    places: int
+    blocks: float
+    decodes: float
+    context: float
+    chunk: int
+
+
+def cost_of(pool: PoolView) -> CostModel:
+    """The cost model of a pool that reports one."""
+    assert pool.cost is not None, pool.name
+    return pool.cost
+
+
+def rank_of(wanted: Wanted, table: SlaTable) -> int:
+    """Who is first: the smallest."""
+    return table[wanted.sla].rank_ms(wanted.arrival_ms, wanted.deadline_ms)
+
+
+def forecast(
+    wanted: Wanted,
+    pool: PoolView,
+    table: SlaTable,
+    *,
+    warm: bool = False,
+    displaces: bool = True,
+    backlog: Mapping[str, int] = NOBODY,
+) -> Forecast:
+    """Of a request that came into this pool's queue now. The pool must report its cost.
+
+    warm       what is kept of it lies in this pool's memory; else it is read from files
+    displaces  less urgent work makes room
+    backlog    requests of each class that are ahead of it beside those in the queue
+    """
+    crowd = crowd_of(wanted, pool, table, displaces)
+    wait_ms = wait_of(wanted, pool, crowd)
+    wait_ms += backlog_ms(wanted, pool, crowd, table, backlog)
+    if not warm and wanted.kept_tokens:
+        wait_ms = max(wait_ms, cost_of(pool).restore_ms(wanted.kept_tokens))
+    ttft_ms = wait_ms + prefill_of(wanted, pool, crowd)
+    tpot_ms = pace_of(wanted, pool, crowd, table)
+    end_ms = ttft_ms + tpot_ms * (pool.output_of(wanted) - 1)
+    return Forecast(wait_ms, ttft_ms, tpot_ms, end_ms)
+
+
+def crowd_of(wanted: Wanted, pool: PoolView, table: SlaTable, displaces: bool) -> Crowd:
+    """What is before this request, or beside it, in this pool."""
+    rank, level = rank_of(wanted, table), table.urgency[table[wanted.sla].name]
+    others = (other for other in pool.queue if other.request_id != wanted.request_id)
+    ahead = [other for other in others if rank_of(other, table) <= rank]
+    lower = 0
+    if displaces:
+        lower = sum(n for sla, n in pool.by_class.items() if table.urgency[table[sla].name] > level)
+    lower = min(lower, pool.running)
+    lower_blocks = lower * blocks_of_one(pool)
+    wanted_blocks = pool.waiting_blocks + sum(other.blocks for other in ahead) + wanted.blocks
+    staying = max(0, pool.running - lower)
+    decodes = min(pool.places - 1, pool.running + len(ahead) + len(pool.coming))
+    each = pool.context_tokens / pool.decoding if pool.decoding else wanted.prompt_tokens
+    tightest = min((pace_promised(s, table) for s in (*pool.by_class, wanted.sla)), default=None)
+    budget_ms = tightest if tightest is not None else float("inf")
+    chunk = cost_of(pool).chunk(
+        budget_ms, decodes, decodes * each, wanted.prompt_tokens / 2, pool.step_tokens
+    )
+    return Crowd(
+        ahead=ahead,
+        places=pool.places - staying - len(ahead) - 1,
+        blocks=pool.free_blocks + lower_blocks - wanted_blocks if pool.total_blocks else 0.0,
+        decodes=max(0, decodes),
+        context=max(0, decodes) * each,
+        chunk=max(SMALLEST_CHUNK, chunk),
+    )
+
+
+def pace_promised(sla: str, table: SlaTable) -> float:
+    """ms per token that a class promises; infinite: nothing."""
+    promised = table[sla].tpot_ms
+    return float("inf") if promised is None else float(promised)
+
+
+def blocks_of_one(pool: PoolView) -> float:
+    """KV blocks that a running sequence holds here, on average."""
+    used = pool.total_blocks - pool.free_blocks
+    return max(1.0, used / pool.running) if pool.running else 1.0
+
+
+def between_ends_ms(wanted: Wanted, pool: PoolView, crowd: Crowd) -> float:
+    """ms from one end to the next while the pool is full."""
+    cost = cost_of(pool)
+    together = max(1.0, min(pool.places, max(pool.running, 1)))
+    if pool.total_blocks:
+        together = max(1.0, min(together, pool.total_blocks / blocks_of_one(pool)))
+    like = crowd.ahead or [wanted]
+    output = sum(pool.output_of(other) for other in like) / len(like)
+    prefill_ms = sum(compute_ms(other, cost) for other in like) / len(like)
+    return prefill_ms + output * cost.step_ms(together, crowd.context) / together
+
+
+def compute_ms(wanted: Wanted, cost: CostModel) -> float:
+    """Its prefill alone, without the fixed part of the steps that carry it."""
+    before = wanted.prompt_tokens + wanted.output_tokens - wanted.uncached / 2
+    return wanted.uncached * cost.token_ms(max(0.0, before))
+
+
+def wait_of(wanted: Wanted, pool: PoolView, crowd: Crowd) -> float:
+    """Until enough of what is ahead has ended."""
+    ends = max(0.0, -crowd.places)
+    if crowd.blocks < 0:
+        ends = max(ends, -crowd.blocks / blocks_of_one(pool))
+    if not ends:
+        return 0.0
+    return ends * between_ends_ms(wanted, pool, crowd)
+
+
+def backlog_ms(
+    wanted: Wanted, pool: PoolView, crowd: Crowd, table: SlaTable, backlog: Mapping[str, int]
+) -> float:
+    """Until what waits outside of the queue, and is as urgent or more, has been served."""
+    level = table.urgency[table[wanted.sla].name]
+    count = sum(n for sla, n in backlog.items() if table.urgency[table[sla].name] <= level)
+    return count * between_ends_ms(wanted, pool, crowd) if count else 0.0
+
+
+def prefill_of(wanted: Wanted, pool: PoolView, crowd: Crowd) -> float:
+    """From place and memory to the first token: prompts before its own, then its own."""
+    cost = cost_of(pool)
+    own = cost.prefill_ms_of(
+        wanted.uncached, wanted.kept_tokens, crowd.chunk, crowd.decodes, crowd.context
+    )
+    before = pool.prefill_tokens + sum(other.uncached for other in crowd.ahead)
+    if crowd.places < 0:
+        before = pool.prefill_tokens  # those ahead are computed while it waits
+    return own + cost.prefill_ms_of(before, 0, crowd.chunk, crowd.decodes, crowd.context)
+
+
+def pace_of(wanted: Wanted, pool: PoolView, crowd: Crowd, table: SlaTable) -> float:
+    """ms per token: a step of those beside it, and its share of their prompts' time."""
+    cost = cost_of(pool)
+    length = wanted.prompt_tokens + wanted.output_tokens + pool.output_of(wanted) / 2
+    step_ms = cost.step_ms(crowd.decodes + 1, crowd.context + length)
+    prompts = pool.prefill_tokens + sum(other.uncached for other in crowd.ahead)
+    prompts_ms = prompts * cost.token_ms(wanted.prompt_tokens / 2)
+    return step_ms + min(prompts_ms / pool.output_of(wanted), step_ms)
+
+
+def empty_ttft_ms(wanted: Wanted, pool: PoolView) -> float:
+    """The first token if the pool had nothing else to do: no plan is faster."""
+    cost, kept = cost_of(pool), wanted.kept_tokens
+    return cost.prefill_ms_of(wanted.uncached, kept, pool.step_tokens)

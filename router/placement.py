@@ -1,10 +1,15 @@
 """Where a request runs, in which phases, and why: a pure function, and the one place that decides.
 
 Until a pool reports what its steps cost: the session's home, else the gpu pool, else the cpu pool.
-With costs: by what is predicted for each way of running it, against what its class promises.
+With costs, of the ways to run a request that its class' promises allow:
 
-A request that fits some ready pool always gets a plan; how good the predictions are decides how
-good it is, never whether there is one.
+    the fastest pool while it has plenty of room
+    when it fills up: the way that takes most off it for what it costs the other pool:
+        whole on the other one, or prefill on the fast one and decode on the other
+    nothing that keeps the promise has room: the request waits, unless waiting is what breaks it
+
+A request that fits some ready pool gets a plan, or waits for what is running to end; how good the
+predictions are decides how good the plan is, never whether there is one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +17,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from router.burden import pressure
+from router.forecast import cost_of, empty_ttft_ms
 from router.pools import BLOCK_TOKENS, PoolView, Wanted
+from router.ways import Way, ways_of
 from workers.sla import SlaTable
 from workers.wire import POOLS
+
+FULL: Final = 0.7  # of a pool: from here on others are asked to take work off it
+SAFE: Final = 0.8  # of a promise: a slow pool takes what it can do in so much of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,7 @@ class Plan:
     reason   a sentence for a person
     wait_ms, ttft_ms, tpot_ms   predicted, from now; None: nothing is
     forever  of "refuse": True: never on this node as it is; False: it is too much just now
+    field    of "refuse": the request's field that asks for too much
     """
 
     kind: str
@@ -60,6 +72,7 @@ class Plan:
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     forever: bool = False
+    field: str = "max_tokens"
 
 
 def place(
@@ -75,7 +88,8 @@ def place(
 
     home     the pool that ran the session's last request; None: it belongs to no session
     pools    each pool once, in order of preference among equals
-    backlog  requests of each class that wait in the streams before it (at the front door)
+    backlog  at the front door: requests of each class that wait in the streams. Then a promise that
+             cannot be kept is a refusal, with the predicted wait
     """
     ready = [pool for pool in pools if pool.is_ready]
     if not ready:
@@ -84,7 +98,24 @@ def place(
     fitting = [pool for pool in ready if pool.holds(wanted.num_tokens)]
     if not fitting:
         return Plan("refuse", "", too_large(wanted, ready), forever=True)
-    return by_preference(home, fitting, pools)
+    if any(pool.cost is None for pool in fitting) or not switches.routing:
+        return by_preference(home, fitting, pools)
+    late = impossible(wanted, fitting, now_ms)
+    if late is not None:
+        return Plan("refuse", "", late, forever=True, field="deadline_ms")
+    ways = ways_of(
+        wanted,
+        home,
+        fitting,
+        table,
+        now_ms,
+        backlog,
+        handoff=switches.handoff and switches.tiers,
+        displaces=switches.preemption,
+    )
+    if backlog is not EMPTY and min(way.strain for way in ways) > 1:
+        return too_late(ways)
+    return choose(wanted, ways, table)
 
 
 def by_preference(home: str | None, fitting: Sequence[PoolView], pools: Sequence[PoolView]) -> Plan:
@@ -117,3 +148,69 @@ def too_large(wanted: Wanted, ready: Sequence[PoolView]) -> str:
         f"the request needs memory for {wanted.num_tokens} tokens, and this node holds {most}; "
         "ask for fewer tokens or shorten the prompt"
     )
+
+
+def impossible(wanted: Wanted, fitting: Sequence[PoolView], now_ms: int) -> str | None:
+    """Why the request's own deadline cannot be met even by an empty node; None: it may be."""
+    if wanted.deadline_ms is None:
+        return None
+    soonest = min(fitting, key=lambda pool: empty_ttft_ms(wanted, pool))
+    doubt = min(0.9, cost_of(soonest).error)
+    needed_ms, left_ms = empty_ttft_ms(wanted, soonest) * (1 - doubt), wanted.deadline_ms - now_ms
+    if needed_ms <= left_ms:
+        return None
+    return (
+        f"{left_ms} ms are left, and the first token alone takes {shown_ms(needed_ms)} "
+        f"on an idle {soonest.name} pool; allow more time or shorten the prompt"
+    )
+
+
+def too_late(ways: Sequence[Way]) -> Plan:
+    """The door refuses: what the class promises cannot be kept now."""
+    best = min(ways, key=lambda way: way.forecast.ttft_ms)
+    told = best.forecast
+    reason = f"{best.pool.name}: would begin in {shown_ms(told.wait_ms)}, later than is promised"
+    return Plan("refuse", "", reason, None, told.wait_ms, told.ttft_ms, told.tpot_ms)
+
+
+def choose(wanted: Wanted, ways: Sequence[Way], table: SlaTable) -> Plan:
+    """The way that the page above describes."""
+    fast, others = ways[0], ways[1:]
+    full = pressure(wanted, fast.pool, table)
+    if fast.has_room and full <= FULL and fast.strain <= 1:
+        return plan(fast, "has room")
+    relieving = [way for way in others if way.has_room and way.strain <= SAFE and way.relief > 0]
+    if relieving:
+        best = max(relieving, key=lambda way: way.relief)
+        return plan(best, f"keeps the promise, and {fast.pool.name} is {shown_part(full)} full")
+    sooner = [way for way in others if way.has_room and way.strain < fast.strain]
+    if fast.strain > 1 and sooner:
+        best = min(sooner, key=lambda way: way.strain)
+        return plan(best, f"is sooner than {fast.pool.name}, where much waits")
+    if fast.has_room:
+        return plan(fast, "the fastest pool" if others else "the only pool that holds it")
+    told = fast.forecast
+    reason = f"waits for room in {fast.pool.name}, about {shown_ms(told.wait_ms)}"
+    return Plan("wait", "", reason, None, told.wait_ms, told.ttft_ms, told.tpot_ms)
+
+
+def plan(way: Way, because: str) -> Plan:
+    """A way as a plan, with a sentence that names the pools and what is predicted."""
+    told, name = way.forecast, way.pool.name
+    kind = name if way.then is None else f"{name}+{way.then.name}"
+    where = name if way.then is None else f"{name}, then {way.then.name}"
+    expected = f"first token in {shown_ms(told.ttft_ms)}, then {shown_ms(told.tpot_ms)} a token"
+    reason = f"{where}: {because}; {expected}"
+    then = None if way.then is None else way.then.name
+    return Plan(kind, name, reason, then, told.wait_ms, told.ttft_ms, told.tpot_ms)
+
+
+def shown_ms(ms: float) -> str:
+    """A duration for a person: 12 ms, 3.4 s, 12 min."""
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    return f"{ms / 1000:.1f} s" if ms < 120_000 else f"{ms / 60_000:.0f} min"
+
+
+def shown_part(part: float) -> str:
+    return f"{min(part, 9.99):.0%}"

@@ -1,0 +1,107 @@
+"""The ways to run a request: on which pool, in which phases, and what would come of each.
+
+Pure. Which one it is, placement.py decides.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from router.burden import DECODE, PREFILL, WHOLE, burden_ms, has_room, keeps_pace
+from router.forecast import Forecast, cost_of, empty_ttft_ms, forecast
+from router.pools import PoolView, Wanted
+from workers.sla import SlaTable
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to run a request, and what it would come to.
+
+    strain   the largest part of a promise that it takes: up to 1 all are kept
+    relief   what it takes off the fast pool, for a ms of the other's; of that pool itself 0
+    """
+
+    pool: PoolView
+    then: PoolView | None
+    forecast: Forecast
+    strain: float
+    has_room: bool
+    relief: float = 0.0
+
+
+def ways_of(
+    wanted: Wanted,
+    home: str | None,
+    fitting: Sequence[PoolView],
+    table: SlaTable,
+    now_ms: int,
+    backlog: Mapping[str, int],
+    *,
+    handoff: bool,
+    displaces: bool,
+) -> list[Way]:
+    """The fastest pool first; then the others, whole and, where it may be, after a handoff."""
+    told = {
+        pool.name: forecast(
+            wanted,
+            pool,
+            table,
+            warm=pool.name == home,
+            displaces=displaces,
+            backlog=backlog,
+        )
+        for pool in fitting
+    }
+    fast = min(fitting, key=lambda pool: idle_ms(wanted, pool))
+    whole_ms = burden_ms(wanted, fast)
+    ways = []
+    for pool in sorted(fitting, key=lambda pool: pool is not fast):
+        room = has_room(wanted, pool, table, displaces=displaces)
+        room = room and (pool is fast or keeps_pace(wanted, pool, table))
+        relief = 0.0 if pool is fast else whole_ms / max(burden_ms(wanted, pool, WHOLE), 1e-6)
+        expected = told[pool.name]
+        ways.append(
+            Way(pool, None, expected, strain(wanted, expected, table, now_ms), room, relief)
+        )
+        if pool is not fast and handoff:
+            both = handed_over(wanted, fast, told[fast.name], pool, expected)
+            gain_ms = whole_ms - burden_ms(wanted, fast, PREFILL)
+            relief = gain_ms / max(burden_ms(wanted, pool, DECODE), 1e-6)
+            room_of_both = room and has_room(wanted, fast, table, displaces=displaces)
+            strained = strain(wanted, both, table, now_ms)
+            ways.append(Way(fast, pool, both, strained, room_of_both, relief))
+    return ways
+
+
+def idle_ms(wanted: Wanted, pool: PoolView) -> float:
+    """All of the request, if the pool had nothing else to do."""
+    cost = cost_of(pool)
+    return empty_ttft_ms(wanted, pool) + pool.output_of(wanted) * cost.step_ms(
+        1, wanted.prompt_tokens
+    )
+
+
+def handed_over(
+    wanted: Wanted, first: PoolView, told: Forecast, then: PoolView, other: Forecast
+) -> Forecast:
+    """Prefilled by one pool, decoded by the other: the move counts as decoding."""
+    output = then.output_of(wanted)
+    move_ms = cost_of(first).move_ms(wanted.prompt_tokens, cost_of(then))
+    decode_ms = move_ms + other.tpot_ms * (output - 1)
+    tpot_ms = decode_ms / max(1.0, output - 1)
+    return Forecast(told.wait_ms, told.ttft_ms, tpot_ms, told.ttft_ms + decode_ms)
+
+
+def strain(wanted: Wanted, told: Forecast, table: SlaTable, now_ms: int) -> float:
+    """The largest part of a promise that this takes; 0.0 where nothing is promised."""
+    sla, since_ms = table[wanted.sla], max(0, now_ms - wanted.arrival_ms)
+    parts = [0.0]
+    if sla.ttft_ms and not wanted.output_tokens:
+        parts.append((since_ms + told.ttft_ms) / sla.ttft_ms)
+    if sla.tpot_ms:
+        parts.append(told.tpot_ms / sla.tpot_ms)
+    if sla.deadline_ms:
+        parts.append((since_ms + told.end_ms) / sla.deadline_ms)
+    if wanted.deadline_ms is not None:
+        allowed_ms = max(1, wanted.deadline_ms - wanted.arrival_ms)
+        parts.append((since_ms + told.end_ms) / allowed_ms)
+    return max(parts)
