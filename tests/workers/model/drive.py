@@ -5,6 +5,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from kernels.arrays import HOST, Array, Arrays
 from kernels.ops import BLOCK_TOKENS, F32, KvArena, StateArena, Step, kv_shape
 from workers.model.build import Model
 from workers.model.config import ModelConfig
@@ -12,19 +13,28 @@ from workers.model.config import ModelConfig
 Part = tuple[int, int]  # (sequence, number of its next tokens)
 
 
-def kv_arena(config: ModelConfig, num_blocks: int) -> KvArena:
+def kv_arena(config: ModelConfig, num_blocks: int, arrays: Arrays = HOST) -> KvArena:
     """NaN everywhere: what was never written must never be read."""
     shape = kv_shape(num_blocks, config.num_kv_layers, config.num_kv_heads, config.head_dim)
-    return KvArena(np.full(shape, np.nan, np.float16))
+    return KvArena(_nowhere_written(arrays, shape, np.float16))
 
 
-def state_arena(config: ModelConfig, num_slots: int) -> StateArena | None:
+def state_arena(config: ModelConfig, num_slots: int, arrays: Arrays = HOST) -> StateArena | None:
     """NaN everywhere: a sequence starts from zeros without reading its slot."""
     shape = config.state
     if shape is None:
         return None
-    conv, delta = shape.conv(num_slots), shape.delta(num_slots)
-    return StateArena(np.full(conv, np.nan, np.float32), np.full(delta, np.nan, np.float32))
+    conv, delta = (
+        _nowhere_written(arrays, shape_of(num_slots), np.float32)
+        for shape_of in (shape.conv, shape.delta)
+    )
+    return StateArena(conv, delta)
+
+
+def _nowhere_written(arrays: Arrays, shape: Sequence[int], value: type) -> Array:
+    room = arrays.reserve(shape, value)
+    arrays.write(room, np.full(shape, np.nan, value))
+    return room
 
 
 def run(
@@ -32,24 +42,26 @@ def run(
     sequences: Sequence[Sequence[int]],
     steps: Sequence[Sequence[Part]],
     state: StateArena | None = None,
+    arrays: Arrays = HOST,
 ) -> list[F32]:
     """Logits (T, V) of every position of each sequence.
 
+    arrays  where the ops want KV and state
     steps  each step's parts, one per sequence at most; a sequence's parts add up to its length
     state  sequence i keeps its own in slot i; absent: an arena of this run's own
     """
     config = model.config
     num_blocks = max(-(-len(ids) // BLOCK_TOKENS) for ids in sequences)
     tables = np.arange(len(sequences) * num_blocks, dtype=np.int32).reshape(-1, num_blocks)[:, ::-1]
-    kv = kv_arena(config, tables.size)
-    state = state or state_arena(config, len(sequences))
+    kv = kv_arena(config, tables.size, arrays)
+    state = state or state_arena(config, len(sequences), arrays)
     done = [0] * len(sequences)
     logits: list[list[F32]] = [[] for _ in sequences]
     for parts in steps:
         got = model.forward(_step(sequences, tables, done, parts), kv, state, lambda: None)
         ends = list(accumulate(count for _, count in parts))
         for (sequence, count), end in zip(parts, ends, strict=True):
-            logits[sequence].append(got[end - count : end].copy())
+            logits[sequence].append(arrays.read(got[end - count : end]).copy())
             done[sequence] += count
     return [np.concatenate(rows) for rows in logits]
 
