@@ -25,7 +25,7 @@ of the tokens before.
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -136,6 +136,12 @@ class StatePool:
         self.forget(name)
         self._held.remove(slot)
         self._checkpoints[name] = Checkpoint(name, position, slot, is_lasting=True)
+
+    def rename(self, name: str, lasting_name: str) -> None:
+        """A checkpoint that is there is a lasting one from now on, under a name that was free."""
+        assert name not in self._pins and lasting_name not in self._checkpoints, lasting_name
+        old = self._checkpoints.pop(name)
+        self._checkpoints[lasting_name] = replace(old, name=lasting_name, is_lasting=True)
 
     def find(self, name: str) -> Checkpoint | None:
         """The checkpoint of this name, if it is still kept."""

@@ -28,6 +28,7 @@ from kv_tier.format import KEY_BYTES
 from kv_tier.objects import Source
 from kv_tier.prefix import STATE_SUFFIX, Sizes
 from workers.engine.batch import Batch, build_batch
+from workers.engine.behind import Behind
 from workers.engine.cost import StepCost
 from workers.engine.digest import first_link, link_text, next_link, parse_link
 from workers.engine.ending import (
@@ -143,6 +144,7 @@ class Engine:
         self._cancelled: deque[str] = deque()
         self._rate = TokenRate()
         self._kepts: set[Kept] = set()
+        self._behind = Behind(self._memory)
         self._num_prompt_computed = 0
         self._worked_ms = now_ms()
 
@@ -154,6 +156,7 @@ class Engine:
         every_logit: bool = False,
         prefix: "Prefix | None" = None,
         keep: bool = False,
+        behind: bool = False,
     ) -> None:
         """Take a request.
 
@@ -161,6 +164,7 @@ class Engine:
         every_logit  hand the logits of all its tokens to on_logits
         prefix       what files know of its beginning; it is the engine's from now on
         keep         hand out what it leaves behind with its end event
+        behind       and what it has completed, while it runs (behind)
         """
         assert request.id not in self._sequences, f"{request.id} is already here"
         assert not every_logit or self._on_logits is not None
@@ -172,6 +176,8 @@ class Engine:
         self._sequences[request.id] = sequence
         ending = self._known_end(sequence)
         self._add_reuse(sequence, prefix, keep, ending)
+        if behind and sequence.reuse is not None:
+            self._behind.follow(sequence)
         if ending is None:
             self._scheduler.add(sequence)
         else:
@@ -208,6 +214,16 @@ class Engine:
         self._forget(sequence)
         return kept
 
+    def behind(self, state_every_ms: int | None) -> list[Kept]:
+        """Between steps: what sequences added with `behind` have completed, to be written while they
+        go on; each is to be released.
+
+        state_every_ms: a sequence's state comes along after so long; None: none does now
+        """
+        kepts = self._behind.take(self._now_ms(), state_every_ms)
+        self._kepts.update(kepts)
+        return kepts
+
     def sources(self, kept: Kept, *, state: bool) -> Iterator[Source]:
         """What a Kept holds, to be written: views of its memory, good until release. Any thread.
 
@@ -233,6 +249,7 @@ class Engine:
     def release(self, kept: Kept) -> None:
         """Nobody holds it any more; it stays findable until its memory is wanted."""
         self._kepts.remove(kept)
+        self._behind.released(kept)
         self._memory.release(kept)
 
     def resident(self, key: bytes) -> bool:
@@ -409,6 +426,7 @@ class Engine:
 
     def _forget(self, sequence: Sequence) -> None:
         del self._sequences[sequence.id]
+        self._behind.forget(sequence)
         if self._known_ends.pop(sequence.id, None) is None:
             self._scheduler.remove(sequence)
         else:

@@ -1,9 +1,11 @@
-"""What a sequence leaves behind: its tokens, and the memory that was computed for them.
+"""What a sequence leaves, or has completed: its tokens, and the memory computed for them.
 
     token_ids   | prompt + output ................................ last |
                 | block | block | ... | block | tail  |
                 0                             256 * n num_kv             the last token was sampled,
                                                                          not computed
+
+Of a sequence that goes on (behind.py) it is only full blocks, and a state at their end.
 
 Whoever has a Kept holds that memory: nobody writes to it, and it is not given out. So its bytes may
 be read from any thread until Engine.release.
@@ -24,6 +26,7 @@ class Kept:
     tail       (key, block id) of the rest of num_kv, None at a multiple of a block
     state      (key, slot) of the recurrent state after num_kv tokens; None: no such layers
     start      the key before the first token
+    first      blocks before this index are written already
     """
 
     request: Request
@@ -34,3 +37,4 @@ class Kept:
     tail: tuple[bytes, int] | None = None
     state: tuple[bytes, int] | None = None
     start: bytes = bytes(32)
+    first: int = 0

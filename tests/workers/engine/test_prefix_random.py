@@ -28,6 +28,7 @@ ROOTS = [prompt_of(700), [*prompt_of(300), *prompt_of(400, 40)], prompt_of(700, 
 ACTS = [
     *("step", "step", "step", "add", "add", "continue", "continue", "spill", "spill"),
     *("suspend", "resume", "release", "cancel", "drop", "preempt", "abandon", "evict", "write"),
+    *("behind", "behind"),
 ]
 ACT = st.tuples(st.sampled_from(ACTS), st.integers(0, 700), st.integers(0, 6))
 PLAN = st.fixed_dictionaries(
@@ -46,10 +47,12 @@ class Play:
     def __init__(self, model, plan: dict, files: Files) -> None:
         self.leaves, self.files = False, files
         self.engine = sharing_engine(model(FakeClock()), after_layer=self._after_layer, **plan)
+        self.engine._behind.step_tokens = 256
         self.requests: dict = {}
         self.said: dict[str, list] = {}
         self.suspended: dict = {}  # request id -> Kept or None, once it is released
         self.ended: list = []  # Kepts of those that have ended
+        self.behind: list = []  # Kepts of those that go on
         self.turns: list = []  # the same, held or not
         self.gone: set[str] = set()
         self.ends: set[int] = set()  # positions at which files may hold something
@@ -106,7 +109,7 @@ class Play:
         journal = self.said[name]
         ids = [*request.token_ids, *(event.token_id for event in journal)]
         prefix = self.files.prefix(self.engine, request, ids, sorted(self.ends))
-        self.engine.add(request, journal, prefix=prefix, keep=keep)
+        self.engine.add(request, journal, prefix=prefix, keep=keep, behind=keep)
 
     def _suspend(self, number: int, which: int) -> None:
         name = self.running(which)
@@ -147,6 +150,18 @@ class Play:
                 self.ended.remove(kept)
                 self._let_go(kept)
 
+    def _behind(self, number: int, which: int) -> None:
+        """What is completed is handed out, written sooner or later, or not at all."""
+        kepts = self.engine.behind((None, 0)[number % 2])
+        assert all(kept.tail is None and kept.num_kv == 256 * len(kept.blocks) for kept in kepts)
+        self.behind += kepts
+        self.ends.update(kept.num_kv for kept in kepts)
+        while self.behind and number % 3:
+            kept = self.behind.pop()
+            if number % 3 == 1:
+                self.files.write(self.engine, kept)
+            self._let_go(kept)
+
     def _cancel(self, number: int, which: int) -> None:
         name = self.running(which)
         if name is not None and number % 4 == 0:
@@ -183,8 +198,8 @@ class Play:
     def finish(self) -> None:
         """Whatever is held is released; whoever was suspended comes back; all end."""
         for number in range(10_000):
-            while self.ended:
-                self._let_go(self.ended.pop())
+            while self.ended or self.behind:
+                self._let_go((self.ended or self.behind).pop())
             self._resume(number, 0)
             if not self.engine.has_work():
                 if not self.suspended and not self.ended:
