@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ingest.command.bench.kv_idle import make
+from ingest.command.bench.kv.idle import make
 
 ROOT = Path(__file__).parents[2]
 MEASURE = """

@@ -134,7 +134,8 @@ def kv(
     as_json: AsJson = False,
 ) -> None:
     """Resuming a session beside computing it again; writing, forking and keeping sessions."""
-    from ingest.command.bench import kv as bench_kv
+    from ingest.command.bench.kv.measure import measure
+    from ingest.command.bench.kv.plan import Plan
 
     cases = [part.strip() for part in case.split(",")]
     if set(cases) - set(KV_CASES):
@@ -143,7 +144,7 @@ def kv(
     if lengths and min(lengths) < KV_TOKENS_MIN:
         raise Failure(f"--tokens: a session is {KV_TOKENS_MIN} tokens at least", USAGE)
     config = settings()
-    plan = bench_kv.Plan(cases, lengths, rounds, threads or config.num_threads, sessions)
+    plan = Plan(cases, lengths, rounds, threads or config.num_threads, sessions)
     with bar() as shown:
         task = shown.add_task("loading", total=None)
 
@@ -151,7 +152,7 @@ def kv(
             shown.update(task, description=what, completed=done, total=total or None)
 
         chosen = measured(model, tell)
-        found = bench_kv.measure(plan, chosen, config.home / "bench", tell)
+        found = measure(plan, chosen, config.home / "bench", tell)
     print(json.dumps(found)) if as_json else show_kv(found)
 
 

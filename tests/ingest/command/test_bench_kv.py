@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest.command.bench.kv import rounded, row, write_plainly
-from ingest.command.bench.kv_seat import Seat
+from ingest.command.bench.kv.plan import rounded, row
+from ingest.command.bench.kv.seat import Seat
+from ingest.command.bench.kv.write import write_plainly
 from ingest.command.main import run
 from workers.settings import settings
 

@@ -1,15 +1,25 @@
 """What idle sessions on the disk cost a process: start-up, memory, listing.
 
-python -m ingest.command.bench.kv_idle FOLDER      measures, in a process that has just begun
+python -m ingest.command.bench.kv.idle FOLDER      measures, in a process that has just begun
 """
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
+from ingest.command.bench.kv.plan import (
+    GOAL_SESSION_BYTES,
+    GOAL_START_S,
+    Plan,
+    Progress,
+    Row,
+    row,
+)
 from kv_tier import files as operations
 from kv_tier.budget import TierLimits
 from kv_tier.files import OsFiles
@@ -62,6 +72,35 @@ def make(root: Path, num_sessions: int, progress: Callable[[int], None]) -> None
         )
         progress(number + 1)
     tier.close()
+
+
+def idle_rows(plan: Plan, folder: Path, progress: Progress) -> list[Row]:
+    """Measured by processes that have just begun: with so many sessions, and with one."""
+    make(folder / "one", 1, lambda done: None)
+    make(
+        folder / "many", plan.sessions, lambda done: progress("idle sessions", done, plan.sessions)
+    )
+    found: dict[str, list[dict[str, float]]] = {"one": [], "many": []}
+    for number in range(plan.rounds):
+        progress("idle", number, plan.rounds)
+        for which, looks in found.items():
+            looks.append(look(folder / which))
+    many = {name: median(one[name] for one in found["many"]) for name in found["many"][0]}
+    ram = many["ram_bytes"] - median(one["ram_bytes"] for one in found["one"])
+    more = {"sessions": plan.sessions}
+    each = max(0.0, ram / plan.sessions)
+    return [
+        row("idle start", "s", many["start_s"], GOAL_START_S, **more),
+        row("idle RAM", "B/session", each, GOAL_SESSION_BYTES, **more),
+        row("idle list 100", "ms", many["page_s"] * 1e3, **more),
+        row("idle list all", "ms", many["list_s"] * 1e3, **more),
+    ]
+
+
+def look(folder: Path) -> dict[str, float]:
+    command = [sys.executable, "-m", "ingest.command.bench.kv.idle", str(folder)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    return dict(json.loads(answer.stdout))
 
 
 def resident_bytes() -> int:

@@ -1,0 +1,1 @@
+"""lockstep bench kv: what sessions cost, and what they save."""
