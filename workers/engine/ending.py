@@ -67,7 +67,7 @@ def end_event(sequence: Sequence, ending: Ending) -> EndEvent:
     return EndEvent(
         status=ending.status,
         finish_reason=ending.finish_reason,
-        text=sequence.text.flush(),
+        text="" if sequence.text is None else sequence.text.flush(),
         error=ending.error,
         code=ending.code,
         digest=link_text(sequence.link) if sequence.num_output else "",

@@ -12,7 +12,7 @@ gives the same bits, though a model with recurrent layers may have to compute th
 (state_memory.py). All methods belong to one thread; only cancel may be called from any.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
@@ -27,6 +27,7 @@ from kv_tier.block_pool import BlockPool
 from kv_tier.format import KEY_BYTES
 from kv_tier.objects import Source
 from kv_tier.prefix import STATE_SUFFIX, Sizes
+from workers.cost import CostModel
 from workers.engine.batch import Batch, build_batch
 from workers.engine.behind import Behind
 from workers.engine.cost import StepCost
@@ -48,10 +49,11 @@ from workers.engine.metrics import TokenRate
 from workers.engine.payload import sizes_of, sources_of
 from workers.engine.reuse import Reuse
 from workers.engine.sampler import Draw, Sampler
-from workers.engine.scheduler import Scheduled, Scheduler
-from workers.engine.sequence import Sequence
+from workers.engine.scheduler import Scheduled, Scheduler, work_of
+from workers.engine.sequence import TABLE, Sequence
 from workers.engine.state_memory import StateMemory
 from workers.model.build import Model
+from workers.sla import SlaTable
 from workers.text.stream import TextStream
 from workers.text.text_model import TextModel
 from workers.wire import EndEvent, Request, TokenEvent
@@ -79,7 +81,13 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What an engine says of itself; tokens_per_s counts output tokens of the last ten seconds."""
+    """What an engine says of itself; tokens_per_s counts output tokens of the last ten seconds.
+
+    decoding        of the running ones, those whose prompt is computed
+    context_tokens  positions that these read in a step
+    prefill_tokens  prompt tokens that are not computed yet, of all that are here
+    by_class        how many run, by class
+    """
 
     running: int
     waiting: int
@@ -87,6 +95,11 @@ class EngineLoad:
     total_blocks: int
     tokens_per_s: float
     kv: dict[str, float] = field(default_factory=dict)
+    cost: CostModel | None = None
+    decoding: int = 0
+    context_tokens: int = 0
+    prefill_tokens: int = 0
+    by_class: dict[str, int] = field(default_factory=dict)
 
 
 class Engine:
@@ -103,8 +116,12 @@ class Engine:
         now_ms: Callable[[], int],
         on_logits: OnLogits | None = None,
         chain: "Callable[[str], Chain] | None" = None,
+        table: SlaTable = TABLE,
+        timer: Callable[[], float] | None = None,
     ) -> None:
         """now_ms gives Unix milliseconds.
+
+        timer gives seconds, to measure steps by; None: now_ms does
 
         chain(tenant) names what the tenant's sequences compute, so that others of it that begin
         alike need not; it is first called by add. None: every sequence computes everything.
@@ -120,6 +137,8 @@ class Engine:
         self._state = None if shape is None else StateMemory(shape, limits.state_slots)
         self._model, self._text, self._ops = model, text, ops
         self._after_layer, self._now_ms, self._on_logits = after_layer, now_ms, on_logits
+        self._table = table
+        self._timer = timer or (lambda: now_ms() / 1000)
         self._cost = StepCost()
         self._memory = Memory(
             BlockPool(limits.num_blocks),
@@ -169,7 +188,8 @@ class Engine:
         assert request.id not in self._sequences, f"{request.id} is already here"
         assert not every_logit or self._on_logits is not None
         stream = TextStream(self._text, request.params.stop)
-        sequence = Sequence(request, stream, self._first_link, self._text.context_length)
+        context_length = self._text.context_length
+        sequence = Sequence(request, stream, self._first_link, context_length, self._table)
         sequence.every_logit = every_logit
         if journal:
             sequence.resume(journal, parse_link(journal[-1].digest), self._text.end_ids)
@@ -200,6 +220,12 @@ class Engine:
         sequence = self._sequences.get(request_id)
         if sequence is not None and sequence in self._scheduler.running:
             self._scheduler.preempt(sequence)
+
+    def promote(self, request_id: str, sla: str) -> None:
+        """It belongs to another class from the next step on."""
+        sequence = self._sequences.get(request_id)
+        if sequence is not None and request_id not in self._known_ends:
+            self._scheduler.reclass(sequence, sla, self._table)
 
     def suspend(self, request_id: str) -> Kept | None:
         """Between steps: it leaves without an event, and its memory is the Kept's.
@@ -275,13 +301,20 @@ class Engine:
 
     def load(self) -> EngineLoad:
         scheduler, pool = self._scheduler, self._memory.pool
+        everybody = scheduler.running + scheduler.waiting
+        decoding = [s for s in scheduler.running if s.num_uncached == 1]
         return EngineLoad(
             running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
+            waiting=scheduler.num_waiting,
             free_blocks=pool.num_free,
             total_blocks=pool.num_blocks,
             tokens_per_s=self._rate.tokens_per_s(self._now_ms()),
             kv=self._memory.load() | {"computed_prompt_tokens": self._num_prompt_computed},
+            cost=self._cost.model(),
+            decoding=len(decoding),
+            context_tokens=sum([s.num_cached for s in decoding]),
+            prefill_tokens=sum([s.num_uncached for s in everybody if s.num_uncached > 1]),
+            by_class=Counter([s.sla.name for s in scheduler.running]),
         )
 
     def rest(self) -> None:
@@ -312,14 +345,18 @@ class Engine:
         ended = self._end_early()
         if ended:
             return ended
-        scheduled = self._scheduler.schedule()
+        begin_ms, begin = self._now_ms(), self._timer()
+        scheduled = self._scheduler.schedule(begin_ms)
         if not scheduled:
             return []
         batch = build_batch(scheduled)
-        begin_ms = self._now_ms()
+        work = work_of(scheduled)
         logits = self._forward(scheduled, batch)
         self._advance(scheduled, begin_ms)
-        return self._emit(batch, logits)
+        outputs = self._emit(batch, logits)
+        self._worked_ms = self._now_ms()
+        self._cost.observe(1000 * (self._timer() - begin), work)
+        return outputs
 
     def _forward(self, scheduled: Items[Scheduled], batch: Batch) -> F32:
         """The logits of the step; its sequences' state is kept, or put back where it was left."""
@@ -359,20 +396,14 @@ class Engine:
         return [self._end(self._sequences[i], ending) for i, ending in endings.items()]
 
     def _advance(self, scheduled: Items[Scheduled], begin_ms: int) -> None:
-        """The step is computed: its tokens have KV, and its cost is known."""
-        num_prefill = 0
+        """The step is computed: its tokens have KV."""
         for part in scheduled:
-            if part.num_tokens > 1 or not part.reaches_end:
-                num_prefill += part.num_tokens
             sequence = part.sequence
             in_prompt = min(part.end, sequence.num_prompt) - sequence.num_cached
             self._num_prompt_computed += max(0, in_prompt)
             sequence.num_cached = part.end
             self._memory.seal(sequence)
             sequence.times.scheduled(begin_ms)
-        num_decodes = len(scheduled)
-        self._worked_ms = self._now_ms()
-        self._cost.observe(num_decodes, num_prefill, self._worked_ms - begin_ms)
 
     def _emit(self, batch: Batch, logits: F32) -> list[Output]:
         for sequence, position, begin, end in batch.watched:

@@ -1,36 +1,61 @@
 """Which sequences run in the next step, and how many tokens of each.
 
 One step mixes decodes (one token of each sequence that has computed all others) and prefill (a
-chunk of some).
+chunk of some); how much of it, by what was promised, is pace.py's.
 
-    add ──► waiting ──admit──► running ──remove──► (gone)
-               ▲      takes memory │                gives it back
-               ├─────preempt───────┤  keeps it
-               └────start over─────┘  gives it back: only after an abandoned step (state_memory.py)
+    add ──► line ──admit──► running ──remove──► (gone)
+              ▲  takes memory  │ ▲
+              │                │ └── displaced: keeps its memory, for a place in the batch
+              │                └──► suspended: its memory goes into files, for somebody's memory
+              └──start over───┘ gives it back: only after an abandoned step (state_memory.py)
 
 Memory is blocks of KV to the sequence's longest end and, where the model has recurrent layers, one
 slot for their state. A sequence may get it with a known beginning (memory.py): then its first chunk
 begins behind that.
 
-Who is first: by rank, that is arrival plus the class's handicap (sequence.py). Waiting sequences
-are admitted strictly in that order: a big one at the head is never passed by smaller ones, so it
-gets its memory as soon as enough running ones have ended; preempted ones, which have theirs, go on
-meanwhile. All decodes run in every step; what is
-left of the step is prefill, in rank order.
+Who is first:
+  1. a class that has waited longer than its handicap_ms without any service: one of it, guarded
+     against being displaced for an eighth of that time
+  2. the more urgent class; in a class who was displaced, who is suspended, then the line (line.py:
+     the tenant that had least, of its sequences the one that is due first)
+While the first one waits for memory nobody behind it gets any: a big one is never passed by small
+ones. Displaced ones, which have theirs, go on meanwhile.
+
+Who gives way: when the batch is full, a running one of a less urgent class is displaced at once.
+When memory is short, to_suspend() names sequences of less urgent classes; whoever drives the
+scheduler puts what they have computed into files and back (suspend, to_resume, resume). One that
+cannot just leaves to_suspend alone: then the urgent one waits for memory.
 
 Invariants, checked by check() after every step in the tests:
-  1. a sequence is in exactly one of waiting, running; both are in rank order
-  2. a running sequence holds all its memory, so that nothing running can fail for it; a waiting one
-     holds all of it, if it was preempted, or none
+  1. a sequence is in exactly one of line, displaced, running, suspended; all are in order
+  2. running and displaced ones hold all their memory, so that nothing running can fail for it; the
+     others hold none
   3. tokens of one step <= max_step_tokens, running sequences <= max_batch <= max_step_tokens
+check_order(), right after a step was scheduled: no less urgent one runs while a more urgent one
+waits that could run, but for guarded ones.
 """
 
 from bisect import insort
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from typing import Final
 
-from workers.engine.cost import StepCost
+from workers.cost import CostModel
+from workers.engine.cost import StepCost, Work
+from workers.engine.line import Line, rank_of
 from workers.engine.memory import Memory
+from workers.engine.pace import (
+    SMALLEST_CHUNK,
+    decodes_of,
+    prefill_room_ms,
+    tokens_within,
+)
 from workers.engine.sequence import Sequence
+from workers.sla import SlaTable
+
+GUARD_SHARE: Final = 8  # a class that was starved is guarded for this part of its patience
+GUARD_LEAST_MS: Final = 1_000
+FIRST_CHUNK: Final = 64  # tokens, while nothing is known of what steps cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +75,6 @@ class Scheduled:
         return self.end == len(self.sequence.token_ids)
 
 
-def rank_of(sequence: Sequence) -> tuple[int, int]:
-    return sequence.rank
-
-
 def tokens_to_cut(sequence: Sequence) -> int:
     """How far a chunk may go: to the next position at which its state is to be kept."""
     begin, end = sequence.num_cached, len(sequence.token_ids)
@@ -62,6 +83,20 @@ def tokens_to_cut(sequence: Sequence) -> int:
             if begin < cut < end:
                 end = cut
     return end - begin
+
+
+def work_of(scheduled: Items[Scheduled]) -> Work:
+    """What a step computes, before it is computed."""
+    decodes = context = prefill = pairs = 0
+    for part in scheduled:
+        num_tokens, before = part.num_tokens, part.sequence.num_cached
+        if num_tokens == 1 and part.reaches_end:
+            decodes += 1
+            context += before
+        else:
+            prefill += num_tokens
+            pairs += num_tokens * before + num_tokens * num_tokens // 2
+    return Work(decodes, context, prefill, pairs / prefill if prefill else 0.0)
 
 
 class Scheduler:
@@ -77,7 +112,7 @@ class Scheduler:
         budget_ms: int,
         chunk: int | None = None,
     ) -> None:
-        """chunk: prefill tokens of a step; None: as many as fit budget_ms by `cost`."""
+        """chunk: prefill tokens of a step; None: as many as fit the step by `cost`."""
         assert 1 <= max_batch <= max_step_tokens, (max_batch, max_step_tokens)
         self.memory = memory
         self.cost = cost
@@ -85,90 +120,311 @@ class Scheduler:
         self.max_step_tokens = max_step_tokens
         self.budget_ms = budget_ms
         self.chunk = chunk
-        self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        self.displaced: list[Sequence] = []  # wait for a place, and hold their memory
+        self.suspended: list[Sequence] = []
+        self.short: Sequence | None = None  # is first, and waits for memory
+        self._lines: dict[int, Line] = {}  # by level
         self._num_added = 0
+
+    # --- who is here ---
+
+    @property
+    def waiting(self) -> list[Sequence]:
+        """All that do not run, about in the order in which they will."""
+        waiting: list[Sequence] = []
+        for level in sorted(self._lines):
+            waiting += [s for s in self.displaced if s.level == level]
+            waiting += [s for s in self.suspended if s.level == level]
+            waiting += self._lines[level]
+        return waiting
+
+    @property
+    def num_waiting(self) -> int:
+        in_line = sum([len(line) for line in self._lines.values()])
+        return in_line + len(self.displaced) + len(self.suspended)
 
     def add(self, sequence: Sequence) -> None:
         """It waits; among equals of rank the one added first goes first."""
         self._num_added += 1
-        sequence.rank = (sequence.rank[0], self._num_added)
-        insort(self.waiting, sequence, key=rank_of)
+        deadline_ms = sequence.request.deadline_ms
+        if deadline_ms is not None:  # the latest start
+            sequence.due_ms = min(sequence.due_ms, deadline_ms - self._work_ms(sequence))
+        sequence.rank = (sequence.level, sequence.due_ms, self._num_added)
+        self._join(sequence)
+        self._lines[sequence.level].add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """It has ended, or is somebody else's now: its memory is free."""
-        line = self.running if sequence in self.running else self.waiting
-        line.remove(sequence)
+        self._take_out(sequence)
         self.memory.free(sequence)
+
+    def reclass(self, sequence: Sequence, name: str, table: SlaTable) -> None:
+        """It belongs to another class from now on, wherever it is."""
+        place = self._take_out(sequence)
+        sequence.reclass(name, table)
+        self._join(sequence)
+        if place is None:
+            self._lines[sequence.level].add(sequence)
+        else:
+            insort(place, sequence, key=rank_of)
 
     def preempt(self, sequence: Sequence) -> None:
-        """It waits, so that others have its place in the batch, and goes on where it was."""
+        """It is displaced: others have its place in the batch; it goes on where it was."""
         self.running.remove(sequence)
-        insort(self.waiting, sequence, key=rank_of)
+        insort(self.displaced, sequence, key=rank_of)
 
     def start_over(self, sequence: Sequence) -> None:
-        """A running one gives all its memory back and waits for it again, in its rank."""
-        self.running.remove(sequence)
+        """One that holds memory gives all of it back and waits for it again, in its rank."""
+        (self.running if sequence in self.running else self.displaced).remove(sequence)
         sequence.num_cached = 0
         self.memory.free(sequence)
-        insort(self.waiting, sequence, key=rank_of)
+        self._lines[sequence.level].add(sequence)
 
     def can_ever_run(self, sequence: Sequence) -> bool:
         """False: its longest end does not fit even into an empty engine."""
         has_room = sequence.max_length > sequence.num_prompt
         return has_room and sequence.num_blocks_wanted <= self.memory.pool.num_blocks
 
-    def schedule(self) -> list[Scheduled]:
-        """The next step: decodes first, then prefill. Empty only when nothing runs or waits."""
-        self._admit()
-        decodes = [Scheduled(s, len(s.token_ids)) for s in self.running if s.num_uncached == 1]
-        if len(decodes) == len(self.running):
-            return decodes
-        room = self.max_step_tokens - len(decodes)
-        if self.chunk is None:
-            room = self.cost.chunk(self.budget_ms, len(decodes), room)
-        else:
-            room = min(room, self.chunk)
-        return decodes + self._prefill(room)
+    # --- memory that is short ---
 
-    def _admit(self) -> None:
-        while self.waiting and len(self.running) < self.max_batch:
-            sequence = self._next()
-            if sequence is None:
-                return
-            self.waiting.remove(sequence)
-            insort(self.running, sequence, key=rank_of)
+    def to_suspend(self, num_promised: int = 0) -> list[Sequence]:
+        """Whose memory the first one needs, the least urgent first; all that is needed, or none.
 
-    def _next(self) -> Sequence | None:
-        """Who runs next, its memory reserved: the head of the line.
-
-        While the head waits for memory, everybody behind it waits too but who has his already.
+        Good after admit. num_promised: blocks that will be free soon, without anybody's help.
         """
-        head = self.waiting[0]
-        assert self.can_ever_run(head), f"{head.id} must be refused, not scheduled"
-        if head.blocks or self.memory.reserve(head):
-            return head
-        for sequence in self.waiting:
-            if sequence.blocks:
-                return sequence
-        return None
+        head = self.short
+        if head is None:
+            return []
+        pool, states = self.memory.pool, self.memory.states
+        need = head.num_blocks_wanted - pool.num_free - num_promised
+        is_short_of_slots = states is not None and not states.can_allocate
+        if need <= 0 and (not is_short_of_slots or num_promised > 0):
+            return []
+        victims: list[Sequence] = []
+        for victim in sorted(self.displaced + self.running, key=rank_of, reverse=True):
+            if victim.level <= head.level or victim.guarded_until > 0:
+                continue
+            victims.append(victim)
+            need -= sum([pool.holders(block_id) == 1 for block_id in victim.blocks])
+            if need <= 0:
+                return victims
+        return []
 
-    def _prefill(self, room: int) -> list[Scheduled]:
-        chunks: list[Scheduled] = []
-        for sequence in self.running:
-            if room > 0 and sequence.num_uncached > 1:
-                num_tokens = min(room, sequence.num_uncached, tokens_to_cut(sequence))
-                chunks.append(Scheduled(sequence, sequence.num_cached + num_tokens))
-                room -= num_tokens
-        return chunks
+    def suspend(self, sequence: Sequence) -> None:
+        """What it has computed is somebody's to write; it is away until that is done."""
+        assert not sequence.blocks, f"{sequence.id} still holds its memory"
+        (self.running if sequence in self.running else self.displaced).remove(sequence)
+        sequence.num_cached = 0
+        sequence.is_away = True
+        insort(self.suspended, sequence, key=rank_of)
+
+    def written(self, sequence: Sequence) -> None:
+        """What a suspended one has computed is in files: it may be brought back."""
+        sequence.is_away = False
+
+    def to_resume(self) -> Sequence | None:
+        """A suspended one that is first and has room again: it is away until resume."""
+        head = self.short
+        if head is None or head not in self.suspended or head.is_away:
+            return None
+        states = self.memory.states
+        if head.num_blocks_wanted > self.memory.pool.num_free:
+            return None
+        if states is not None and not states.can_allocate:
+            return None
+        head.is_away = True
+        return head
+
+    def resume(self, sequence: Sequence) -> None:
+        """A suspended one is back: it waits for its memory, and then for nothing else."""
+        self.suspended.remove(sequence)
+        sequence.is_away = False
+        self._lines[sequence.level].add(sequence)
+
+    # --- one step ---
+
+    def schedule(self, now_ms: int) -> list[Scheduled]:
+        """The next step: decodes first, then prefill. Empty only when nothing can run."""
+        self.admit(now_ms)
+        model = self.cost.model()
+        ready = [s for s in self.running if s.num_uncached == 1]
+        decodes, base_ms = decodes_of(ready, model, now_ms)
+        parts = [Scheduled(s, len(s.token_ids)) for s in decodes]
+        if len(ready) < len(self.running):
+            room = self.max_step_tokens - len(decodes)
+            room_ms = prefill_room_ms(decodes, model, base_ms, self.budget_ms)
+            parts += self._prefill(room, room_ms, model)
+        for part in parts:
+            sequence = part.sequence
+            sequence.served_ms = now_ms
+            tenant = sequence.request.tenant
+            self._lines[sequence.level].serve(tenant, part.num_tokens, now_ms)
+        return parts
+
+    def admit(self, now_ms: int) -> None:
+        """Who is first gets memory and a place; whoever is less urgent gives way at once."""
+        self.short = None
+        self._end_guards(now_ms)
+        starved = self._starved(now_ms)
+        if starved is not None:
+            self._let_in(starved)
+            if starved in self.running:
+                starved.guarded_until = now_ms + patience_ms(starved) // GUARD_SHARE
+        while True:
+            sequence = self._first()
+            if sequence is None or not self._let_in(sequence):
+                return
 
     def check(self) -> None:
         """Assert the invariants but those of memory, which Memory.check holds."""
-        ids = [sequence.id for sequence in self.waiting + self.running]
+        places = (self.running, self.displaced, self.suspended)
+        ids = [sequence.id for sequence in self.running + self.waiting]
         assert len(set(ids)) == len(ids), ids
-        for line in (self.waiting, self.running):
-            assert line == sorted(line, key=rank_of), [sequence.id for sequence in line]
+        for place in places:
+            assert place == sorted(place, key=rank_of), [sequence.id for sequence in place]
         assert len(self.running) <= self.max_batch, len(self.running)
-        for sequence in self.running:
+        for sequence in self.running + self.displaced:
             assert sequence.blocks, sequence.id
             assert sequence.num_cached < len(sequence.token_ids) <= sequence.max_length, sequence.id
+        for sequence in self.suspended:
+            assert not sequence.blocks and sequence.num_cached == 0, sequence.id
+        for line in self._lines.values():
+            line.check()
+            assert not any(sequence.blocks for sequence in line)
+        assert len(ids) == sum(line.num_members for line in self._lines.values())
+
+    def check_order(self) -> None:
+        """Assert that nobody runs for whom a more urgent one that could run waits.
+
+        Right after admit or schedule. Who waits for memory cannot run, nor can anybody behind it.
+        """
+        lowest = max((s.level for s in self.running if s.guarded_until == 0), default=-1)
+        is_full = len(self.running) == self.max_batch
+        waiting = self.displaced + ([] if self.short else self.waiting)
+        for sequence in waiting:
+            assert is_full and sequence.level >= lowest, f"{sequence.id} waits and could run"
+
+    # --- who is first ---
+
+    def _first(self) -> Sequence | None:
+        """While somebody waits for memory, only those who have theirs are asked."""
+        if self.short is not None:
+            return self.displaced[0] if self.displaced else None
+        for level in sorted(self._lines):
+            for place in (self.displaced, self.suspended):
+                for sequence in place:
+                    if sequence.level == level:
+                        return sequence
+            head = self._lines[level].head()
+            if head is not None:
+                return head
+        return None
+
+    def _let_in(self, sequence: Sequence) -> bool:
+        """Run it, or note that it waits for memory. False: there is no place for it, nor for
+        anybody behind it."""
+        if sequence in self.running:
+            return True
+        victim = None
+        if len(self.running) >= self.max_batch:
+            victim = self._least_urgent()
+            if victim is None or victim.level <= sequence.level:
+                return False
+        if sequence in self.suspended or not (sequence.blocks or self.memory.reserve(sequence)):
+            self.short = sequence
+            return True
+        if victim is not None:
+            self.preempt(victim)
+        if sequence in self.displaced:
+            self.displaced.remove(sequence)
+        else:
+            self._lines[sequence.level].remove(sequence)
+        insort(self.running, sequence, key=rank_of)
+        return True
+
+    def _least_urgent(self) -> Sequence | None:
+        """Of the running ones that are not guarded."""
+        for sequence in reversed(self.running):
+            if sequence.guarded_until == 0:
+                return sequence
+        return None
+
+    def _starved(self, now_ms: int) -> Sequence | None:
+        """The first of a class that got nothing for longer than it is to wait; the most urgent of
+        such classes. The most urgent of all waits for nobody but those who are guarded."""
+        levels = [level for level, line in self._lines.items() if line.num_members > 0]
+        for level in sorted(levels)[1:]:
+            line = self._lines[level]
+            everybody = self.running + self.displaced + self.suspended
+            mine = [s for s in everybody if s.level == level]
+            head = mine[0] if mine else line.head()
+            assert head is not None, level
+            if now_ms - line.served_ms >= patience_ms(head) and head.guarded_until == 0:
+                return head
+        return None
+
+    def _end_guards(self, now_ms: int) -> None:
+        for sequence in self.running:
+            if 0 < sequence.guarded_until <= now_ms:
+                sequence.guarded_until = 0
+
+    # --- the step's tokens ---
+
+    def _prefill(self, room: int, room_ms: float, model: CostModel) -> list[Scheduled]:
+        """Chunks in order of rank, of a guarded one first; it leaves half to the others."""
+        if self.chunk is not None:
+            room, room_ms = min(room, self.chunk), 1e12
+        elif not self.cost.is_known:
+            room, room_ms = min(room, FIRST_CHUNK), 1e12
+        prompts = [s for s in self.running if s.num_uncached > 1]
+        prompts.sort(key=lambda s: s.guarded_until == 0)
+        chunks: list[Scheduled] = []
+        least = min(room, SMALLEST_CHUNK)
+        for sequence in prompts:
+            if room <= 0:
+                break
+            share = 2 if sequence.guarded_until > 0 and len(prompts) > 1 else 1
+            longest = min(-(-room // share), sequence.num_uncached, tokens_to_cut(sequence))
+            fits = tokens_within(model, room_ms / share, sequence.num_cached, longest)
+            num_tokens = max(fits, min(least, longest))
+            if num_tokens > 0:
+                chunks.append(Scheduled(sequence, sequence.num_cached + num_tokens))
+            room -= num_tokens
+            least -= num_tokens
+            room_ms -= num_tokens * model.token_ms(sequence.num_cached)
+        return chunks
+
+    def _work_ms(self, sequence: Sequence) -> int:
+        """What is left of it takes so long, if it has the engine for itself."""
+        model, num_output = self.cost.model(), sequence.max_length - len(sequence.token_ids)
+        prompt_ms = model.prefill_ms_of(sequence.num_uncached, 0, self.max_step_tokens)
+        return int(prompt_ms + num_output * model.step_ms(1, sequence.max_length))
+
+    # --- lines ---
+
+    def _join(self, sequence: Sequence) -> None:
+        line = self._lines.get(sequence.level)
+        if line is None:
+            line = self._lines[sequence.level] = Line()
+        line.join(sequence.request.tenant, sequence.request.arrival_ms)
+
+    def _take_out(self, sequence: Sequence) -> list[Sequence] | None:
+        """It is nowhere now. Where it was; None: in its line."""
+        line = self._lines[sequence.level]
+        found = None
+        for place in (self.running, self.displaced, self.suspended):
+            if sequence in place:
+                place.remove(sequence)
+                found = place
+        if found is None:
+            line.remove(sequence)
+        line.leave(sequence.request.tenant)
+        if self.short is sequence:
+            self.short = None
+        return found
+
+
+def patience_ms(sequence: Sequence) -> int:
+    """How long its class waits without any service before one of it goes first."""
+    return max(sequence.sla.handicap_ms, GUARD_LEAST_MS * GUARD_SHARE)

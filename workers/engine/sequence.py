@@ -13,6 +13,9 @@ Where the model has recurrent layers, state_slot holds their state after num_cac
 
 A sequence with `reuse` may begin with blocks that others made: then it starts with num_cached > 0,
 and never writes to a block below that.
+
+What its class promises (workers/sla.py) is seen from here: level 0 is the most urgent class of the
+table, due_ms the time by which it should be started, rank the order among all.
 """
 
 from collections.abc import Sequence as Items
@@ -23,20 +26,37 @@ import numpy as np
 from kernels.ops import BLOCK_TOKENS, I32
 from workers.engine.metrics import Times
 from workers.engine.reuse import Reuse
+from workers.sla import SlaClass, SlaTable
 from workers.text.stream import TextStream
 from workers.wire import Request, TokenEvent, Usage
 
-# Urgency as milliseconds: a request is served as if it had arrived so much later. First come, first
-# served within a class, and no class waits for ever: a batch request goes before realtime ones that
-# arrive two minutes after it.
-URGENCY_MS: Final = {"realtime": 0, "standard": 10_000, "batch": 120_000}
+TABLE: Final = SlaTable()  # the classes that always exist, as they are when nothing is said
 
 
 class Sequence:
-    """Lives from Engine.add to its end event; owned by the engine's thread."""
+    """Lives from Engine.add to its end event; owned by the engine's thread.
 
-    def __init__(self, request: Request, text: TextStream, link: int, context_length: int) -> None:
-        """link is the digest chain's value before the first token."""
+    level          0: the most urgent class; how urgent, among the classes of its table
+    due_ms         by when it should be started: the promised first token, or the deadline less the
+                   time that it takes (scheduler.py); Unix ms
+    rank           (level, due_ms, order of arrival): the smallest is first
+    served_ms      when a step last computed something of it; None: none has
+    guarded_until  it is not displaced before: its class had waited too long; Unix ms
+    is_away        suspended, and its KV is on its way to or from files
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        text: TextStream | None,
+        link: int,
+        context_length: int,
+        table: SlaTable = TABLE,
+    ) -> None:
+        """link is the digest chain's value before the first token.
+
+        text: None where nobody reads the answer (simulation, calibration)
+        """
         self.request = request
         self.id = request.id
         self.text = text
@@ -55,7 +75,20 @@ class Sequence:
         self.reuse: Reuse | None = None
         self.num_reused = -1
         self.times = Times(request.arrival_ms)
-        self.rank = (request.arrival_ms + URGENCY_MS[request.sla], 0)
+        self.served_ms: int | None = None
+        self.guarded_until = 0
+        self.is_away = False
+        self.sla: SlaClass = table[request.sla]
+        self.level = table.urgency[self.sla.name]
+        self.due_ms = due_of(self.sla, request)
+        self.rank = (self.level, self.due_ms, 0)
+
+    def reclass(self, name: str, table: SlaTable) -> None:
+        """It belongs to another class from now on; whoever keeps it in order puts it anew."""
+        self.sla = table[name]
+        self.level = table.urgency[self.sla.name]
+        self.due_ms = due_of(self.sla, self.request)
+        self.rank = (self.level, self.due_ms, self.rank[2])
 
     @property
     def num_output(self) -> int:
@@ -101,8 +134,8 @@ class Sequence:
         if token_id in end_ids:
             self.finish_reason = "stop"
             return ""
-        shown = self.text.push(token_id)
-        if self.text.stopped:
+        shown = "" if self.text is None else self.text.push(token_id)
+        if self.text is not None and self.text.stopped:
             self.finish_reason = "stop"
         elif len(self.token_ids) >= self.max_length:
             self.finish_reason = "length"
@@ -115,3 +148,10 @@ class Sequence:
             self.append(event.token_id, end_ids)
         self.link = link
         self.times.resumed = True
+
+
+def due_of(sla: SlaClass, request: Request) -> int:
+    """By when a request should be started: what is promised first, by its class or by itself."""
+    promised = sla.ttft_ms if sla.ttft_ms is not None else sla.deadline_ms
+    due_ms = request.arrival_ms + (promised or 0)
+    return due_ms if request.deadline_ms is None else min(due_ms, request.deadline_ms)

@@ -136,7 +136,7 @@ def test_more_sequences_than_slots_wait_for_one():
     requests = [make_request(f"r{i}", range(10, 10 + 9 * i + 5)) for i in range(6)]
     for request in requests:
         engine.add(request)
-    assert engine._scheduler.schedule() and engine.load().running == 2
+    assert engine._scheduler.schedule(0) and engine.load().running == 2
     events = run(engine)
     for request in requests:
         assert [same(event) for event in events[request.id]] == judged(request)
