@@ -97,6 +97,12 @@ class Settings(BaseSettings):
     max_queue: int = Field(
         default=10_000, ge=1, description="waiting requests per class before the door refuses"
     )
+    tenant_requests_per_min: int = Field(
+        default=0, ge=0, description="requests that one tenant may send in a minute; 0: any number"
+    )
+    tenant_tokens_per_min: int = Field(
+        default=0, ge=0, description="tokens, prompt and output, of one tenant in a minute; 0: any"
+    )
     sla: Annotated[dict[str, Any], NoDecode] = Field(
         default={}, description="classes and what they promise: see below; in a variable as JSON"
     )

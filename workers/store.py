@@ -51,11 +51,28 @@ Fields = Mapping[str, str | int | bytes]
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What became of a request at the HTTP door; the entry and status of an id that is known."""
+    """What became of a request at the HTTP door; the entry and status of an id that is known.
+
+    status    "rate_limited": it is more than its tenant may ask for, and was not taken
+    retry_ms  of such a one: ms until it may be taken
+    """
 
     is_new: bool
     entry_id: str
     status: str
+    retry_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """What a tenant's rate says to a request.
+
+    wait_ms  ms until it may be taken; 0: it was
+    tokens   that were taken, to be settled at its end; None: none
+    """
+
+    wait_ms: int
+    tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +115,10 @@ class Store:
         result_ttl_s: int = 4 * 86400,
         lease_s: float = 15.0,
         max_attempts: int = 4,
+        requests_per_min: int = 0,
+        tokens_per_min: int = 0,
     ) -> None:
+        """requests_per_min, tokens_per_min: what each tenant may ask for; 0: any number."""
         # rq reads its prefix when it is first imported: set before anybody does
         os.environ["RQ_KEY_PREFIX"] = keys.rq_prefix
         self.url = url
@@ -107,6 +127,7 @@ class Store:
         self.result_ttl_s = result_ttl_s
         self.lease_s = lease_s
         self.max_attempts = max_attempts
+        self.rates = (requests_per_min, tokens_per_min)
         self.redis = self.blocking(0.0)
         self._scripts: dict[str, Any] = {}
 
@@ -120,6 +141,8 @@ class Store:
             result_ttl_s=settings.result_ttl_s,
             lease_s=settings.lease_s,
             max_attempts=settings.max_attempts,
+            requests_per_min=settings.tenant_requests_per_min,
+            tokens_per_min=settings.tenant_tokens_per_min,
         )
 
     def blocking(self, block_s: float) -> Redis:
@@ -150,18 +173,30 @@ class Store:
         tenant: str,
         sla: str,
         body: bytes,
+        num_tokens: int = 0,
         webhook: WebhookTarget | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Accepted:
         """Take a request at the HTTP door: it is accepted when this returns. May be repeated.
 
-        webhook and metadata are in the body too; here they are for an end before it is routed.
+        num_tokens: prompt, and output at most, for its tenant's rate. webhook and metadata are in
+        the body too; here they are for an end before it is routed.
         """
         keys = [self.keys.requests(sla), self.keys.job(request_id)]
         more = {"metadata": json.dumps(metadata or {}, ensure_ascii=False)}
         pairs = flat(more | webhook_fields(webhook))
-        is_new, entry_id, status = self.run("accept", keys, sla, tenant, body, *pairs)
-        return Accepted(is_new == 1, entry_id.decode(), status.decode())
+        told = self.run("accept", keys, sla, tenant, body, *self.rates, num_tokens, *pairs)
+        is_new, entry_id, status, retry_ms = told
+        return Accepted(is_new == 1, entry_id.decode(), status.decode(), retry_ms)
+
+    def charge(self, request: Request) -> Charged:
+        """What a request from a stream takes of its tenant's rate. Not to be repeated."""
+        if not any(self.rates):
+            return Charged(0, None)
+        num_tokens = len(request.token_ids) + request.params.max_tokens
+        arguments = (request.tenant, *self.rates, num_tokens)
+        wait_ms, taken = self.run("charge", [self.keys.job(request.id)], *arguments)
+        return Charged(wait_ms, taken if taken > 0 else None)
 
     def route(
         self,

@@ -177,6 +177,9 @@ class Keys:
         self.dead = f"{prefix}:dead"
         self.active = f"{prefix}:active"
         self.ends = f"{prefix}:ends"  # counters: "CLASS STATUS"
+        self.promises = f"{prefix}:promises"  # counters: "CLASS kept", "CLASS ttft", ...
+        self.refusals = f"{prefix}:refusals"  # counters: codes
+        self.sla = f"{prefix}:sla"  # what the classes promise, for the scripts
         self.placements = f"{prefix}:placements"  # counters: kinds of plans
         self.control = f"{prefix}:control"
         self.pools = f"{prefix}:pools"

@@ -1,5 +1,7 @@
 -- end_request.lua - the one way a request ends, whoever ends it.
 -- Needs names.lua, rq_job.lua, session.lua.
+-- include rate
+-- include promises
 local RQ_STATUS = {
   finished = 'finished', failed = 'failed', expired = 'failed', cancelled = 'canceled'
 }
@@ -58,6 +60,22 @@ local function tell_of_request(id, flat)
   end
 end
 
+-- Its tenant's rate is set right, and the promise of its class counted.
+local COUNTED = {
+  'status', 'code', 'sla', 'tenant', 'arrival_ms', 'ttft_ms', 'tpot_ms', 'prompt_tokens',
+  'output_tokens', 'charged_tokens'
+}
+local function account_for(id)
+  local known, job = redis.call('HMGET', job_key(id), unpack(COUNTED)), {}
+  for i, name in ipairs(COUNTED) do job[name] = known[i] or nil end
+  if not job.sla then return end
+  count_promise(job)
+  if job.charged_tokens then
+    local needed = tonumber(job.prompt_tokens or 0) + tonumber(job.output_tokens or 0)
+    settle(job.tenant or 'default', tonumber(job.charged_tokens), needed)
+  end
+end
+
 -- flat: field, value, ... of the end event, status first.
 -- text: the whole text, or nil: taken from the journal.
 -- The caller has made sure that the request has not ended.
@@ -76,6 +94,7 @@ local function end_request(id, flat, text)
   end
   redis.call('HSET', job, 'text', text, 'ended_ms', NOW_MS)
   redis.call('HDEL', job, 'cancel', 'then_pool', 'move_reason')
+  account_for(id)
   local keep_s = queue_webhook(id, status)
   redis.call('EXPIRE', job, keep_s)
   redis.call('EXPIRE', tokens, RESULT_TTL_S)

@@ -1,0 +1,129 @@
+"""What a tenant may ask for in a minute: counted by the store, told truly, settled at the end."""
+
+import pytest
+
+from workers.wire import GROUP, EndEvent, Keys, Planned, Request, SamplingParams, Usage
+from workers.worker_store import WorkerStore
+
+
+@pytest.fixture
+def make_store(redis_url):
+    def make(**limits):
+        store = WorkerStore(redis_url, Keys("lockstep"), **limits)
+        if not store.redis.exists(store.keys.requests("standard")):
+            store.redis.xgroup_create(store.keys.requests("standard"), GROUP, id="0", mkstream=True)
+        return store
+
+    return make
+
+
+def accept(store, request_id, num_tokens=10, tenant="default"):
+    told = {"tenant": tenant, "sla": "standard", "body": b"body", "num_tokens": num_tokens}
+    return store.accept(request_id=request_id, **told)
+
+
+def request(request_id, max_tokens=6, tenant="default"):
+    params = SamplingParams(max_tokens=max_tokens)
+    fields = {"model": "m", "token_ids": (1, 2, 3, 4), "arrival_ms": 1000, "params": params}
+    return Request(id=request_id, tenant=tenant, **fields)
+
+
+def later(store, seconds, tenant="default"):
+    """As if so much time had passed since the buckets were looked at."""
+    key = f"lockstep:rate:{tenant}"
+    at_ms = int(store.redis.hget(key, "at_ms"))
+    store.redis.hset(key, "at_ms", at_ms - int(seconds * 1000))
+
+
+def tokens_left(store, tenant="default"):
+    return round(float(store.redis.hget(f"lockstep:rate:{tenant}", "tokens")))
+
+
+def run_to_end(store, entry_id, asked, output_tokens, **planned):
+    """Routed, claimed and finished."""
+    store.redis.xreadgroup(GROUP, "router-0", {store.keys.requests("standard"): ">"})
+    told = {"sla": "standard", "entry_id": entry_id, "request": asked, "pool": "cpu"}
+    assert store.route(reason="test", plan=Planned(**planned), **told) == "routed"
+    [item] = store.claim("cpu", "w1", 1)
+    usage = Usage(prompt_tokens=4, output_tokens=output_tokens)
+    assert store.finish("cpu", "w1", item, EndEvent(status="finished", usage=usage), "text")
+
+
+def test_requests_of_a_minute_are_counted_and_the_time_that_is_told_is_true(make_store):
+    store = make_store(requests_per_min=3)
+    assert [accept(store, f"r{n}").is_new for n in range(3)] == [True] * 3
+    refused = accept(store, "r3")
+    assert (refused.is_new, refused.status) == (False, "rate_limited")
+    assert 19_000 < refused.retry_ms <= 20_000
+    assert store.job("r3") is None
+    later(store, refused.retry_ms / 1000 - 5)
+    assert accept(store, "r3").status == "rate_limited"
+    later(store, 5)
+    assert accept(store, "r3").is_new
+
+
+def test_a_repeated_id_costs_nothing(make_store):
+    store = make_store(requests_per_min=1)
+    assert accept(store, "r1").is_new
+    assert [accept(store, "r1").status for _ in range(3)] == ["accepted"] * 3
+
+
+def test_each_tenant_has_a_rate_of_its_own(make_store):
+    store = make_store(requests_per_min=1)
+    assert accept(store, "r1").is_new
+    assert accept(store, "t--r1", tenant="t").is_new
+    assert accept(store, "r2").status == "rate_limited"
+
+
+def test_what_a_request_did_not_need_is_given_back_at_its_end(make_store):
+    store = make_store(tokens_per_min=100)
+    accepted = accept(store, "r1", num_tokens=90)
+    assert tokens_left(store) == 10
+    assert accept(store, "r2", num_tokens=30).status == "rate_limited"
+    run_to_end(store, accepted.entry_id, request("r1"), output_tokens=2)
+    assert tokens_left(store) == 94
+    assert accept(store, "r2", num_tokens=30).is_new
+
+
+def test_one_that_may_need_more_than_a_minute_gives_takes_all_and_owes_the_rest(make_store):
+    store = make_store(tokens_per_min=60)
+    accepted = accept(store, "r1", num_tokens=10_000)
+    assert (accepted.is_new, tokens_left(store)) == (True, 0)
+    run_to_end(store, accepted.entry_id, request("r1"), output_tokens=116)
+    assert tokens_left(store) == -60
+    refused = accept(store, "r2", num_tokens=30)
+    assert 89_000 < refused.retry_ms <= 90_000
+
+
+def test_a_request_from_a_stream_is_charged_once_and_settled(make_store):
+    store = make_store(tokens_per_min=100, requests_per_min=2)
+    entry_id = store.redis.xadd(store.keys.requests("standard"), {"m": b"?"}).decode()
+    charged = store.charge(request("r1"))
+    assert (charged.wait_ms, charged.tokens, tokens_left(store)) == (0, 10, 90)
+    run_to_end(store, entry_id, request("r1"), output_tokens=1, charged_tokens=charged.tokens)
+    assert tokens_left(store) == 95
+    assert store.charge(request("r1")).tokens is None
+    assert store.charge(request("r2")).tokens == 10
+    assert store.charge(request("r3")).wait_ms > 29_000
+
+
+def test_what_the_door_has_charged_the_router_does_not(make_store):
+    store = make_store(tokens_per_min=100)
+    accept(store, "r1", num_tokens=10)
+    assert store.charge(request("r1")).tokens is None
+    assert tokens_left(store) == 90
+
+
+def test_a_request_that_is_cancelled_in_its_stream_gives_all_back(make_store):
+    store = make_store(tokens_per_min=100)
+    accept(store, "r1", num_tokens=40)
+    assert store.cancel("r1") == "cancelled"
+    assert tokens_left(store) == 100
+
+
+def test_without_limits_nothing_is_kept(make_store):
+    store = make_store()
+    assert accept(store, "r1").is_new
+    assert store.charge(request("r2")) == store.charge(request("r3"))
+    assert not store.redis.exists("lockstep:rate:default")
+    assert "charged_tokens" not in store.job("r1")
