@@ -29,7 +29,7 @@ from rq.worker import SimpleWorker, WorkerStatus
 from workers.log import logger
 from workers.queue.bookkeeper import Bookkeeper
 from workers.queue.listener import Listener
-from workers.queue.messages import Cancel, Do, Lost, Message, Move, Stop, Work
+from workers.queue.messages import Cancel, Do, Lost, Message, Move, Promote, Stop, Work
 from workers.queue.patience import patiently
 from workers.queue.pulse import Pulse
 from workers.queue.serializer import MsgpackSerializer
@@ -103,6 +103,9 @@ class BatchWorker(SimpleWorker):
 
     def move(self, job_id: str, pool: str) -> None:
         """Another pool shall go on with an item."""
+
+    def promote(self, job_id: str, sla: str) -> None:
+        """An item is of another class now. May be told again."""
 
     def drop(self, job_id: str) -> None:
         """An item is somebody else's now, or nobody's: forget it, write nothing."""
@@ -181,12 +184,14 @@ class BatchWorker(SimpleWorker):
             handle_command(self, payload)
 
     def handle_control(self, message: Any) -> None:
-        """`cancel ID`, `move ID POOL`: to all pools, by the scripts of these names."""
+        """`cancel ID`, `move ID POOL`, `promote ID CLASS`: by the scripts of these names."""
         verb, job_id, *more = message["data"].decode().split(" ")
         if verb == "cancel" and job_id in self.held:
             self.inbox.put(Cancel(job_id))
         elif verb == "move" and job_id in self.held and more:
             self.inbox.put(Move(job_id, more[0]))
+        elif verb == "promote" and job_id in self.held and more:
+            self.inbox.put(Promote(job_id, more[0]))
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
         """SIGTERM, SIGINT, RQ's shutdown command: stop within seconds, hand everything back."""
@@ -328,5 +333,7 @@ class BatchWorker(SimpleWorker):
             self.drop(message.item.job_id)
         elif isinstance(message, Move):
             self.move(message.job_id, message.pool)
+        elif isinstance(message, Promote):
+            self.promote(message.job_id, message.sla)
         elif isinstance(message, Do):
             message.call()

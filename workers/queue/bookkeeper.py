@@ -13,7 +13,7 @@ from typing import Final
 from redis.exceptions import RedisError
 
 from workers.log import logger
-from workers.queue.messages import Cancel, Lost, Message
+from workers.queue.messages import Cancel, Lost, Message, Promote
 from workers.queue.pulse import Pulse
 from workers.queue.servant import Servant
 from workers.worker_store import Claimed, WorkerStore
@@ -26,7 +26,7 @@ STUCK_EXIT: Final = 75  # EX_TEMPFAIL: its keeper starts it again
 
 
 class Bookkeeper(Servant):
-    """held is read, never changed; what was lost or cancelled goes into the inbox."""
+    """held is read, never changed; what was lost, cancelled or promoted goes into the inbox."""
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Bookkeeper(Servant):
         self.held, self.inbox = held, inbox
         self.beat_s = min(store.lease_s / 3, MAINTENANCE_S)
         self.stopped = threading.Event()
+        self.classes: dict[str, str] = {}  # as heard at the last beat
         self.failures = 0
         self.last_moves = -1
         self.moved_at = time.monotonic()
@@ -94,6 +95,10 @@ class Bookkeeper(Servant):
             self.inbox.put(Lost(by_id[job_id]))
         for job_id in reply.cancelled:
             self.inbox.put(Cancel(job_id))
+        for job_id, sla in reply.classes.items():
+            if self.classes.get(job_id, class_of(by_id[job_id])) != sla:
+                self.inbox.put(Promote(job_id, sla))
+        self.classes = reply.classes
         self.watch(moved or not held)
 
     def watch(self, moved: bool) -> None:
@@ -111,3 +116,8 @@ class Bookkeeper(Servant):
         if back:
             log.warning("took jobs back from silent workers", queue=self.queue, jobs=len(back))
         self.maintain()
+
+
+def class_of(item: Claimed) -> str | None:
+    """The class that an item was claimed with."""
+    return item.request.sla if item.request is not None else None

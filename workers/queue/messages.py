@@ -38,6 +38,14 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Promote:
+    """This item is of another class now."""
+
+    job_id: str
+    sla: str
+
+
+@dataclass(frozen=True, slots=True)
 class Do:
     """Something that only the main thread may do, for what is in its hands."""
 
@@ -49,4 +57,4 @@ class Stop:
     """The worker stops; it only wakes whoever waits."""
 
 
-Message = Work | Cancel | Lost | Move | Do | Stop
+Message = Work | Cancel | Lost | Move | Promote | Do | Stop

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import msgspec
 from redis.exceptions import RedisError
 from rq.worker_registration import clean_worker_registry
 
@@ -52,6 +53,7 @@ class Runner(Protocol):
 
     def add(self, request: Request, journal: Sequence[TokenEvent] = (), /) -> None: ...
     def cancel(self, request_id: str) -> None: ...
+    def promote(self, request_id: str, sla: str) -> None: ...
     def drop(self, request_id: str) -> None: ...
     def has_work(self) -> bool: ...
     def step(self) -> list[Output]: ...
@@ -103,6 +105,7 @@ class PoolWorker(BatchWorker):
         self.running: dict[str, Running] = {}
         self.cancelled: set[str] = set()  # while a restorer has it
         self.moving: dict[str, str] = {}  # likewise: to which pool
+        self.promoted: dict[str, str] = {}  # likewise: to which class
         self.load = engine.load()
         self.load_at = 0.0
         self.rounds = 0
@@ -152,12 +155,17 @@ class PoolWorker(BatchWorker):
 
     def add(self, item: Claimed, prepared: Prepared) -> None:
         self.running[item.job_id] = Running(item, prepared.text, prepared.turn)
-        request, journal = prepared.request, prepared.journal
+        request, journal = self.classed(prepared.request), prepared.journal
         if self.sessions is None:
             self.engine.add(request, journal)
         else:
             keep = prepared.turn is not None
             self.sessions.engine.add(request, journal, prefix=prepared.prefix, keep=keep)
+
+    def classed(self, request: Request) -> Request:
+        """With the class that it was given while a restorer had it."""
+        sla = self.promoted.pop(request.id, request.sla)
+        return request if sla == request.sla else msgspec.structs.replace(request, sla=sla)
 
     def no_longer_prepared(self, job_id: str) -> tuple[bool, str | None]:
         """What was wished while a restorer had it: its end; another pool."""
@@ -207,6 +215,13 @@ class PoolWorker(BatchWorker):
             self.engine.cancel(job_id)
         elif job_id in self.held and self.sessions is not None:
             self.cancelled.add(job_id)
+
+    def promote(self, job_id: str, sla: str) -> None:
+        """The engine ranks it anew from the next step on."""
+        if job_id in self.running:
+            self.engine.promote(job_id, sla)
+        elif job_id in self.held:
+            self.promoted[job_id] = sla
 
     def move(self, job_id: str, pool: str) -> None:
         """Between steps: what it has computed goes into files, and the other pool goes on."""
@@ -291,6 +306,7 @@ class PoolWorker(BatchWorker):
         was_here = super().release(item)
         if was_here:
             self.no_longer_prepared(item.job_id)
+            self.promoted.pop(item.job_id, None)
         return was_here
 
     def lost(self, item: Claimed) -> None:

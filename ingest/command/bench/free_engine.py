@@ -38,6 +38,9 @@ class FreeEngine:
             request = self.requests[request_id][0]
             self.requests[request_id] = (request, request.params.max_tokens)
 
+    def promote(self, request_id: str, sla: str) -> None:
+        """All are served alike."""
+
     def drop(self, request_id: str) -> None:
         self.requests.pop(request_id, None)
 
