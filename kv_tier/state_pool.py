@@ -24,13 +24,10 @@ of the tokens before.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
-
-F32 = npt.NDArray[np.float32]
+CopyBytes = Callable[[int, int], object]
 
 
 class OutOfSlots(Exception):
@@ -39,6 +36,10 @@ class OutOfSlots(Exception):
     def __init__(self, num_slots: int) -> None:
         super().__init__(f"all {num_slots} state slots are held")
         self.num_slots = num_slots
+
+
+def no_bytes(source: int, target: int) -> None:
+    """Of a pool whose slots are numbers alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +53,16 @@ class Checkpoint:
 
 
 class StatePool:
-    """The slots [0, num_slots) of the state's arrays; index 0 of each array is the slot.
+    """The slots [0, num_slots), by number.
 
     find may be called from any thread, as a hint.
     """
 
-    def __init__(self, num_slots: int, arrays: Sequence[F32] = ()) -> None:
+    def __init__(self, num_slots: int, copy_bytes: CopyBytes = no_bytes) -> None:
+        """copy_bytes(source, target): what lies in slot `target` becomes what lies in `source`."""
         assert num_slots >= 1, num_slots
-        assert all(len(array) == num_slots for array in arrays), num_slots
         self.num_slots = num_slots
-        self._arrays = tuple(arrays)
+        self._copy = copy_bytes
         self._free: list[int] = list(range(num_slots - 1, -1, -1))
         self._held: set[int] = set()
         self._pins: dict[str, int] = {}
@@ -232,7 +233,3 @@ class StatePool:
         passing = [c for c in kept if not c.is_lasting]
         for checkpoint in [*passing, *(kept if also_lasting else [])][:1]:
             self.forget(checkpoint.name)
-
-    def _copy(self, source: int, target: int) -> None:
-        for array in self._arrays:
-            array[target] = array[source]

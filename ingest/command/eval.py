@@ -20,8 +20,9 @@ from ingest.command.local_engine import Processor, local_engine, model_folder
 from ingest.command.perplexity import Perplexity, windows_of
 from kernels.arithmetic import ARITHMETIC_VERSION
 from kernels.ops import F32
-from workers.engine.engine import Engine, OnLogits
+from workers.engine.engine import Engine
 from workers.engine.limits import blocks_for
+from workers.engine.tokens import OnLogits
 from workers.settings import settings
 from workers.text.text_model import TextModel
 from workers.wire import EndEvent, Request, SamplingParams, TokenEvent

@@ -10,8 +10,9 @@ from typing import Final
 
 from ingest.command.failure import USAGE, Failure
 from kernels.ops import Ops
-from workers.engine.engine import Engine, OnLogits
+from workers.engine.engine import Engine
 from workers.engine.limits import EngineLimits
+from workers.engine.tokens import OnLogits
 from workers.model import catalog
 from workers.model.build import load_model
 from workers.model.config import BadModel

@@ -17,6 +17,16 @@ def arrays(num_slots: int) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
+def copier(*arrays: np.ndarray):
+    """Copies a slot of each."""
+
+    def copy(source: int, target: int) -> None:
+        for array in arrays:
+            array[target] = array[source]
+
+    return copy
+
+
 def test_all_slots_can_be_allocated_once():
     pool = StatePool(3)
     assert sorted(pool.allocate() for _ in range(3)) == [0, 1, 2]
@@ -36,7 +46,7 @@ def test_freeing_twice_is_refused():
 
 def test_a_copy_is_of_all_arrays():
     conv, delta = arrays(3)
-    pool = StatePool(3, (conv, delta))
+    pool = StatePool(3, copier(conv, delta))
     source, target = pool.allocate(), pool.allocate()
     pool.copy(source, target)
     assert (conv[target] == source).all() and (delta[target] == source).all()
@@ -52,7 +62,7 @@ def test_a_slot_that_nobody_holds_is_no_target():
 
 def test_a_checkpoint_comes_back_as_it_was():
     conv, delta = arrays(4)
-    pool = StatePool(4, (conv, delta))
+    pool = StatePool(4, copier(conv, delta))
     slot = pool.allocate()
     assert pool.save("a", slot, 40)
     kept = pool.find("a")
@@ -126,7 +136,7 @@ def test_a_passing_checkpoint_never_costs_a_lasting_one():
 
 def test_who_ends_leaves_its_slot_as_a_checkpoint():
     conv, delta = arrays(2)
-    pool = StatePool(2, (conv, delta))
+    pool = StatePool(2, copier(conv, delta))
     slot = pool.allocate()
     conv[slot] = delta[slot] = 42
     pool.settle("a", slot, 7)
@@ -150,7 +160,7 @@ def test_taking_gives_the_checkpoints_own_slot_before_another_lasting_one_goes()
 
 def test_a_pinned_checkpoint_stays_whoever_wants_its_slot():
     conv, delta = arrays(3)
-    pool = StatePool(3, (conv, delta))
+    pool = StatePool(3, copier(conv, delta))
     for name in "ab":
         pool.settle(name, pool.allocate(), 5)
     slot = pool.pin("a")
@@ -212,7 +222,7 @@ def test_no_slot_is_ever_lost(num_slots, acts):
     Names that are pinned have a single content: it is not saved again here.
     """
     conv, delta = arrays(num_slots)
-    pool, held, saved, pins = StatePool(num_slots, (conv, delta)), [], {}, []
+    pool, held, saved, pins = StatePool(num_slots, copier(conv, delta)), [], {}, []
     for number, (act, which) in enumerate(acts):
         name = str(which)
         slot = held[which % len(held)] if held else None

@@ -10,19 +10,18 @@ At least one token is left to compute: its logits give the next.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 from kernels.ops import BLOCK_TOKENS
 from kv_tier.block_pool import BlockPool
 from kv_tier.chain import common_length
 from kv_tier.state_pool import StatePool
+from workers.engine.home import Block
 from workers.engine.reuse import Ends, Reuse
 from workers.engine.sequence import Sequence
 
 if TYPE_CHECKING:
     from kv_tier.open_object import OpenObject
-
-Block = Union[int, "OpenObject"]  # in the arena, or in a file
 
 
 @dataclass(slots=True)

@@ -18,20 +18,19 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from kernels.arithmetic import ARITHMETIC_VERSION
-from kernels.ops import F32, U64, KvArena, Ops
-from kv_tier.arena import Arena
+from kernels.arrays import HOST, Arrays
+from kernels.ops import F32, Ops
 from kv_tier.block_pool import BlockPool
 from kv_tier.format import KEY_BYTES
 from kv_tier.objects import Source
 from kv_tier.prefix import STATE_SUFFIX, Sizes
+from kv_tier.state_pool import StatePool
 from workers.cost import CostModel
 from workers.engine.batch import Batch, build_batch
 from workers.engine.behind import Behind
 from workers.engine.cost import StepCost
-from workers.engine.digest import first_link, link_text, next_link, parse_link
+from workers.engine.device_home import DeviceHome
+from workers.engine.digest import parse_link
 from workers.engine.ending import (
     CANCELLED,
     EXPIRED,
@@ -42,16 +41,17 @@ from workers.engine.ending import (
     finished,
     too_large,
 )
+from workers.engine.home import Home, HostHome
 from workers.engine.kept import Kept
 from workers.engine.limits import EngineLimits, kv_shape_of
 from workers.engine.memory import Memory
-from workers.engine.metrics import TokenRate
-from workers.engine.payload import sizes_of, sources_of
+from workers.engine.payload import sizes_of
 from workers.engine.reuse import Reuse
-from workers.engine.sampler import Draw, Sampler
 from workers.engine.scheduler import Scheduled, Scheduler, work_of
 from workers.engine.sequence import TABLE, Sequence
+from workers.engine.sources import sources_of
 from workers.engine.state_memory import StateMemory
+from workers.engine.tokens import OnLogits, Tokens
 from workers.model.build import Model
 from workers.sla import SlaTable
 from workers.text.stream import TextStream
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from kv_tier.chain import Chain
     from kv_tier.prefix import Prefix
 
-OnLogits = Callable[[str, int, F32], None]
 FORGET_MS: Final = 600_000  # an engine that idles for so long forgets what lies in memory alone
 
 
@@ -116,6 +115,7 @@ class Engine:
         now_ms: Callable[[], int],
         on_logits: OnLogits | None = None,
         chain: "Callable[[str], Chain] | None" = None,
+        arrays: Arrays = HOST,
         table: SlaTable = TABLE,
         timer: Callable[[], float] | None = None,
     ) -> None:
@@ -129,23 +129,24 @@ class Engine:
         on_logits(request id, position of the first row, logits (n, V)) is called once per step for
         each request added with every_logit; the logits are valid during the call only.
 
-        Raises ArenaRefused when the system gives no addresses for KV or state.
+        arrays: where the ops want KV and state, and leave logits.
+
+        Raises ArenaRefused when the system gives no addresses for KV or state, and DeviceFull.
         """
-        self._arena = Arena(kv_shape_of(model.config, limits.num_blocks), np.float16)
-        self._kv = KvArena(self._arena.blocks)
-        shape = model.config.state
-        self._state = None if shape is None else StateMemory(shape, limits.state_slots)
+        kv_shape, shape = kv_shape_of(model.config, limits.num_blocks), model.config.state
+        self._home: Home
+        if arrays is HOST:
+            self._home = HostHome(kv_shape, shape, limits.state_slots)
+        else:
+            self._home = DeviceHome(arrays, kv_shape, shape, limits.state_slots)
+        states = None if shape is None else StatePool(limits.state_slots, self._home.copy_state)
+        self._state = None if states is None else StateMemory(states)
         self._model, self._text, self._ops = model, text, ops
         self._after_layer, self._now_ms, self._on_logits = after_layer, now_ms, on_logits
         self._table = table
         self._timer = timer or (lambda: now_ms() / 1000)
         self._cost = StepCost()
-        self._memory = Memory(
-            BlockPool(limits.num_blocks),
-            self._state.pool if self._state else None,
-            arena=self._arena,
-            state_arena=self._state.arena if self._state else None,
-        )
+        self._memory = Memory(BlockPool(limits.num_blocks), states, home=self._home)
         self._scheduler = Scheduler(
             self._memory,
             self._cost,
@@ -156,12 +157,10 @@ class Engine:
         )
         self._chain = chain
         self._sizes = sizes_of(model.config, text.weights_digest)
-        self._sampler = Sampler(ops, text.hidden_ids)
-        self._first_link = first_link(ARITHMETIC_VERSION, text.weights_digest)
+        self._tokens = Tokens(ops, text, arrays, now_ms, on_logits)
         self._sequences: dict[str, Sequence] = {}
         self._known_ends: dict[str, Ending] = {}  # of sequences that never reach the scheduler
         self._cancelled: deque[str] = deque()
-        self._rate = TokenRate()
         self._kepts: set[Kept] = set()
         self._behind = Behind(self._memory)
         self._num_prompt_computed = 0
@@ -189,7 +188,7 @@ class Engine:
         assert not every_logit or self._on_logits is not None
         stream = TextStream(self._text, request.params.stop)
         context_length = self._text.context_length
-        sequence = Sequence(request, stream, self._first_link, context_length, self._table)
+        sequence = Sequence(request, stream, self._tokens.first_link, context_length, self._table)
         sequence.every_logit = every_logit
         if journal:
             sequence.resume(journal, parse_link(journal[-1].digest), self._text.end_ids)
@@ -251,12 +250,11 @@ class Engine:
         return kepts
 
     def sources(self, kept: Kept, *, state: bool) -> Iterator[Source]:
-        """What a Kept holds, to be written: views of its memory, good until release. Any thread.
+        """What a Kept holds, to be written: its memory, good until release. From any thread.
 
         state: its recurrent state, too
         """
-        state_arena = self._state.arena if self._state and state else None
-        return sources_of(kept, self._sizes.fingerprint, self._arena.blocks, state_arena)
+        return sources_of(kept, self._sizes.fingerprint, self._home, state=state)
 
     def hold_state(self, kept: Kept) -> Kept | None:
         """After release: hold the state that it left behind again, alone, for it to be written.
@@ -308,7 +306,7 @@ class Engine:
             waiting=scheduler.num_waiting,
             free_blocks=pool.num_free,
             total_blocks=pool.num_blocks,
-            tokens_per_s=self._rate.tokens_per_s(self._now_ms()),
+            tokens_per_s=self._tokens.tokens_per_s,
             kv=self._memory.load() | {"computed_prompt_tokens": self._num_prompt_computed},
             cost=self._cost.model(),
             decoding=len(decoding),
@@ -324,10 +322,7 @@ class Engine:
         """
         if self._sequences:
             return
-        forget = self._now_ms() - self._worked_ms >= FORGET_MS
-        self._memory.rest(forget=forget)
-        if self._state is not None:
-            self._state.rest(forget=forget)
+        self._memory.rest(forget=self._now_ms() - self._worked_ms >= FORGET_MS)
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -362,9 +357,10 @@ class Engine:
         """The logits of the step; its sequences' state is kept, or put back where it was left."""
         state = self._state
         if state is None:
-            return self._model.forward(batch.step, self._kv, None, self._after_layer)
+            return self._model.forward(batch.step, self._home.kv, None, self._after_layer)
         try:
-            logits = self._model.forward(batch.step, self._kv, state.arena, self._after_layer)
+            home = self._home
+            logits = self._model.forward(batch.step, home.kv, home.state, self._after_layer)
         except BaseException:
             for sequence in state.rewind(scheduled, self._memory):
                 self._scheduler.start_over(sequence)
@@ -406,40 +402,15 @@ class Engine:
             sequence.times.scheduled(begin_ms)
 
     def _emit(self, batch: Batch, logits: F32) -> list[Output]:
-        for sequence, position, begin, end in batch.watched:
-            assert self._on_logits is not None
-            self._on_logits(sequence.id, position, logits[begin:end])
-        if not batch.sampled:
-            return []
-        draws = self._sampler.sample(batch.sampled, logits)
-        sums: U64 = np.empty(logits.shape[0], np.uint64)
-        self._ops.logits_sum(sums, logits)
-        logits_sums: list[int] = sums.tolist()
-        now_ms = self._now_ms()
-        self._rate.add(now_ms, len(draws))
         outputs: list[Output] = []
-        for (sequence, row), draw in zip(batch.sampled, draws, strict=True):
-            if draw is None:
+        for sequence, event in self._tokens.choose(batch, logits):
+            if event is None:
                 outputs.append(self._end(sequence, NUMERIC_ERROR))
                 continue
-            outputs.append(self._token(sequence, draw, logits_sums[row], now_ms))
+            outputs.append(Output(sequence.id, event))
             if sequence.finish_reason is not None:
                 outputs.append(self._end(sequence, finished(sequence.finish_reason)))
         return outputs
-
-    def _token(self, sequence: Sequence, draw: Draw, logits_sum: int, now_ms: int) -> Output:
-        index = sequence.num_output
-        text = sequence.append(draw.token_id, self._text.end_ids)
-        sequence.link = next_link(sequence.link, draw.token_id, logits_sum)
-        sequence.times.token(now_ms)
-        event = TokenEvent(
-            index=index,
-            token_id=draw.token_id,
-            text=text,
-            digest=link_text(sequence.link),
-            logprobs=draw.logprobs,
-        )
-        return Output(sequence.id, event)
 
     def _end(self, sequence: Sequence, ending: Ending) -> Output:
         kept = None

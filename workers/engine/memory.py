@@ -1,13 +1,11 @@
 """The memory of an engine's sequences: reserved to the longest end, shared where they begin alike.
 
-    reserve ─► look for a known beginning (beginning.py) ─► share its blocks, map its files,
-               copy what ends inside a block, restore the state ─► num_cached
+    reserve ─► look for a known beginning (beginning.py), take it (reserving.py) ─► num_cached
     seal ────► a block is full: from now on the pool knows it by its key
     free ────► blocks, tail and state stay findable until somebody wants the memory
     hand_out ► the same, but a Kept holds them
 
-Reservation is all or nothing. What a sequence finds counts once: its own cached blocks are taken
-out of the cache before anything else is given out.
+Reservation is all or nothing. Bytes are the Home's matter (home.py); here are numbers alone.
 
 Invariants, checked by check():
   1. every sequence holds all of its memory or none
@@ -18,23 +16,15 @@ Invariants, checked by check():
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
-from typing import TYPE_CHECKING
 
-from kernels.ops import BLOCK_TOKENS, F16
-from kv_tier.arena import Arena, MapRefused
+from kernels.ops import BLOCK_TOKENS
 from kv_tier.block_pool import BlockPool
 from kv_tier.state_pool import StatePool
-from workers.engine.beginning import Beginning, Block, Finder
+from workers.engine.home import Home
 from workers.engine.kept import Kept
-from workers.engine.payload import copy_tokens, load_state, tail_of
-from workers.engine.reuse import Ends, Left, Reuse
+from workers.engine.reserving import Reserving
+from workers.engine.reuse import Ends, Reuse
 from workers.engine.sequence import Sequence
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from kernels.ops import StateArena
-    from kv_tier.open_object import OpenObject
 
 
 class Memory:
@@ -45,31 +35,22 @@ class Memory:
         pool: BlockPool,
         states: StatePool | None = None,
         *,
-        arena: "Arena[np.float16] | None" = None,
-        state_arena: "StateArena | None" = None,
+        home: Home | None = None,
     ) -> None:
-        """Without the arenas only what needs no bytes can be done: no beginning is known."""
+        """Without a home only what needs no bytes can be done: no beginning is known."""
         self.pool, self.states = pool, states
-        self.num_reused = 0  # tokens that were not computed
-        self._arena, self._state_arena = arena, state_arena
-        self._ends = Ends()
-        self._finder = Finder(pool, states, self._ends)
+        self._home = home
+        self._ends = Ends(pool)
+        self._reserving = Reserving(pool, states, home, self._ends)
 
     def reserve(self, sequence: Sequence) -> bool:
         """Give it all its memory, and what is known of its beginning; False: not all is free."""
-        if self.states is not None and not self.states.can_allocate:
-            return False
-        if self._needs_at_least(sequence) > self.pool.num_free:
-            return False
-        beginning = self._finder.look(sequence)
-        need, takes_part = self._need(sequence, beginning)
-        if need is None:
-            return False
-        self._take_blocks(sequence, beginning, need, takes_part)
-        self._take_state(sequence, beginning)
-        if sequence.reuse is not None:
-            self._begin(sequence, sequence.reuse, beginning)
-        return True
+        return self._reserving.reserve(sequence)
+
+    @property
+    def num_reused(self) -> int:
+        """Tokens that were not computed."""
+        return self._reserving.num_reused
 
     def seal(self, sequence: Sequence) -> None:
         """Name the blocks that have become full."""
@@ -80,7 +61,7 @@ class Memory:
         if num_full > reuse.num_sealed:
             reuse.extend(sequence.num_cached)
             for index in range(reuse.num_sealed, num_full):
-                self._name(reuse, index, reuse.keys[index], sequence.blocks[index])
+                self._ends.name(reuse, index, sequence.blocks[index])
             reuse.num_sealed = num_full
 
     def free(self, sequence: Sequence) -> None:
@@ -159,14 +140,17 @@ class Memory:
         for mapped files, which cost nothing."""
         if forget:
             self._forget_cached()
-        if self._arena is not None:
-            self._arena.discard(self.pool.free_blocks())
+            if self.states is not None:
+                self.states.forget_all()
+        if self._home is not None:
+            slots = [] if self.states is None else self.states.free_slots()
+            self._home.rest(self.pool.free_blocks(), slots)
 
     def load(self) -> dict[str, float]:
         """What it holds and what it saved; reused tokens and dropped blocks since the start."""
         load: dict[str, float] = {
             "reused_tokens": self.num_reused,
-            "mapped_blocks": 0 if self._arena is None else self._arena.num_mapped,
+            "mapped_blocks": 0 if self._home is None else self._home.num_mapped,
             "cached_blocks": self.pool.num_cached,
             "dropped_blocks": self.pool.num_dropped,
         }
@@ -196,125 +180,6 @@ class Memory:
             assert len(set(slots)) == len(slots) == self.states.num_held, "slots differ"
             assert self.states.num_pins == num_pins, "a state is pinned by nobody"
 
-    # --- reserving ---
-
-    def _needs_at_least(self, sequence: Sequence) -> int:
-        """Blocks that nothing known of its beginning can spare it; no look is worth less."""
-        num_known = 0 if sequence.reuse is None else len(sequence.reuse.keys) + 1
-        return sequence.num_blocks_wanted - num_known
-
-    def _need(self, sequence: Sequence, beginning: Beginning) -> tuple[int | None, bool]:
-        """(blocks to allocate, None: they are not there; whether the part's block is taken over).
-
-        A tail that nobody holds is taken over; of a full block a copy is made, if there is room.
-        """
-        pool = self.pool
-        in_arena = beginning.in_arena
-        need = sequence.num_blocks_wanted - len(in_arena)
-        room = pool.num_free - sum(pool.holders(block_id) == 0 for block_id in in_arena)
-        part = beginning.part
-        takes_part = False
-        if isinstance(part, int) and pool.holders(part) == 0:
-            room -= 1  # it is held while it is copied
-            if beginning.is_tail or need > room:
-                takes_part, need = True, need - 1
-        return (need if need <= room else None), takes_part
-
-    def _take_blocks(
-        self, sequence: Sequence, beginning: Beginning, need: int, takes_part: bool
-    ) -> None:
-        pool, part = self.pool, beginning.part
-        for block_id in beginning.in_arena:
-            pool.hold(block_id)
-        if isinstance(part, int):
-            pool.hold(part)
-        fresh = self._allocate(need)
-        blocks: list[int] = []
-        for index, block in enumerate(beginning.blocks):
-            if isinstance(block, int):
-                blocks.append(block)
-            else:
-                blocks.append(fresh.pop())
-                self._load_block(blocks[-1], block)
-                assert sequence.reuse is not None
-                self._name(sequence.reuse, index, sequence.reuse.keys[index], blocks[-1])
-        num_tokens = beginning.position % BLOCK_TOKENS
-        if isinstance(part, int) and takes_part:
-            self._take_over(part, num_tokens)
-            blocks.append(part)
-        elif part is not None:
-            blocks.append(fresh.pop())
-            copy_tokens(self._bytes(blocks[-1]), self._tokens_of(part), num_tokens)
-            if isinstance(part, int):
-                pool.free([part])
-        sequence.take_blocks(blocks + fresh[::-1])
-
-    def _allocate(self, count: int) -> list[int]:
-        """Writable blocks."""
-        fresh = self.pool.allocate(count)
-        for block_id in fresh:
-            if self._arena is not None and self._arena.is_mapped(block_id):
-                self._arena.unmap(block_id)
-        return fresh[::-1]
-
-    def _load_block(self, block_id: int, opened: "OpenObject") -> None:
-        """The block is the file's: mapped, or copied where it cannot be mapped."""
-        assert self._arena is not None
-        try:
-            if self._arena.can_map:
-                self._arena.map_file(block_id, opened.fd, opened.payload_offset)
-                return
-        except MapRefused:
-            pass  # too many mappings, or a file system without them
-        copy_tokens(self._bytes(block_id), self._tokens_of(opened), BLOCK_TOKENS)
-
-    def _take_over(self, block_id: int, num_tokens: int) -> None:
-        """A held block that was cached becomes writable; it keeps its first num_tokens."""
-        self.pool.forget(block_id)
-        if self._is_mapped(block_id):
-            assert self._arena is not None
-            kept = self._bytes(block_id)[..., :num_tokens, :].copy()
-            self._arena.unmap(block_id)
-            copy_tokens(self._bytes(block_id), kept, num_tokens)
-
-    def _take_state(self, sequence: Sequence, beginning: Beginning) -> None:
-        states, state = self.states, beginning.state
-        if states is None:
-            return
-        if isinstance(state, str):
-            sequence.state_slot = states.take(state)
-            return
-        slot = sequence.state_slot = states.allocate()
-        if state is not None:
-            assert self._state_arena is not None
-            load_state(self._state_arena, slot, state.view())
-            states.save(state.key.hex(), slot, beginning.position)  # to go back to, if there's room
-
-    def _begin(self, sequence: Sequence, reuse: Reuse, beginning: Beginning) -> None:
-        """Note what was found, and where checkpoints are to be taken."""
-        position = sequence.num_cached = beginning.position
-        sequence.note_reused(position)
-        self.num_reused += position
-        reuse.num_sealed = position // BLOCK_TOKENS
-        reuse.cuts.clear()
-        if position > 0:
-            reuse.marks.add(position)
-        if self.states is not None:
-            self._note_state(reuse, position)
-            prompt_end = (sequence.num_prompt - 1) // BLOCK_TOKENS * BLOCK_TOKENS
-            last = len(sequence.token_ids) - 1
-            reuse.cuts = {c for c in (prompt_end, beginning.found) if position < c <= last}
-        reuse.close()
-
-    def _note_state(self, reuse: Reuse, position: int) -> None:
-        """Others may begin with this state as well; at a block's end they look without a note."""
-        num_full, rest = divmod(position, BLOCK_TOKENS)
-        if rest:
-            left = Left(reuse.key_at(position), reuse.tokens_behind(num_full)[:rest])
-            self._ends.note(reuse.parent(num_full), left)
-
-    # --- leaving ---
-
     def _seal_end(self, sequence: Sequence, reuse: Reuse) -> tuple[bytes, int] | None:
         """Name the tail, too; None: it ends with a full block, or there is nothing."""
         self.seal(sequence)
@@ -322,15 +187,9 @@ class Memory:
         if rest == 0:
             return None
         key = reuse.key_at(sequence.num_cached)
-        self._name(reuse, num_full, key, sequence.blocks[num_full], rest)
-        return key, sequence.blocks[num_full]
-
-    def _name(
-        self, reuse: Reuse, index: int, key: bytes, block_id: int, num_tokens: int = BLOCK_TOKENS
-    ) -> None:
-        """From now on this block is found by its key, or by how it begins."""
-        self.pool.keep(block_id, key)
-        self._ends.note(reuse.parent(index), Left(key, reuse.tokens_behind(index)[:num_tokens]))
+        block_id = sequence.blocks[num_full]
+        self._ends.name(reuse, num_full, block_id, key=key, num_tokens=rest)
+        return key, block_id
 
     def _let_go(self, sequence: Sequence) -> None:
         """Whatever it still has."""
@@ -347,22 +206,8 @@ class Memory:
             if not self._is_mapped(block_id):
                 self.pool.forget(block_id)
 
-    # --- bytes ---
-
     def _is_mapped(self, block_id: int) -> bool:
-        return self._arena is not None and self._arena.is_mapped(block_id)
-
-    def _bytes(self, block_id: int) -> F16:
-        assert self._arena is not None
-        block: F16 = self._arena.blocks[block_id]
-        return block
-
-    def _tokens_of(self, block: Block) -> F16:
-        """(L, 2, H, tokens, D)"""
-        if isinstance(block, int):
-            return self._bytes(block)
-        assert self._arena is not None
-        return tail_of(block.view(), self._arena.blocks.shape[1:], block.num_tokens)
+        return self._home is not None and self._home.is_mapped(block_id)
 
     def _check_one(self, sequence: Sequence) -> None:
         assert len(sequence.blocks) in (0, sequence.num_blocks_wanted), sequence.id

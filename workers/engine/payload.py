@@ -5,23 +5,20 @@ tail    (L, 2, H, n, D) float16                        of each head its first n 
 state   conv (layers, taps - 1, C), delta (layers, heads, D_v, D_k) float32, one after the other
 """
 
-from collections.abc import Iterator
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from kernels.arithmetic import ARITHMETIC_VERSION
-from kernels.ops import BLOCK_TOKENS, F16, U8, StateArena
+from kernels.ops import BLOCK_TOKENS, F16, F32, U8
 from kv_tier.chain import fingerprint_of
-from kv_tier.format import Kind
-from kv_tier.objects import Source
+from kv_tier.objects import Elsewhere
 from kv_tier.prefix import Sizes
-from workers.engine.kept import Kept
 from workers.engine.limits import block_bytes, kv_shape_of, state_bytes
 from workers.model.config import ModelConfig
 
-Buffers = tuple[Any, ...]  # C-contiguous arrays
+Parts = tuple[Any | Elsewhere, ...]  # C-contiguous arrays, or where such are
 
 
 def sizes_of(config: ModelConfig, weights_digest: str) -> Sizes:
@@ -36,27 +33,6 @@ def sizes_of(config: ModelConfig, weights_digest: str) -> Sizes:
         token_bytes=num_bytes // BLOCK_TOKENS,
         state_bytes=state_bytes(config),
     )
-
-
-def sources_of(
-    kept: Kept, fingerprint: bytes, blocks: F16, state: StateArena | None
-) -> Iterator[Source]:
-    """What a Kept holds, as files are to have it; state: None when that is not wanted."""
-    parent = kept.start
-
-    def source(kind: Kind, key: bytes, num_tokens: int, parts: Buffers) -> Source:
-        return Source(key, kind, num_tokens, parts, fingerprint, kept.request.tenant, parent)
-
-    for key, block_id in kept.blocks:
-        yield source("block", key, BLOCK_TOKENS, (blocks[block_id],))
-        parent = key
-    if kept.tail is not None:
-        key, block_id = kept.tail
-        num_tokens = kept.num_kv % BLOCK_TOKENS
-        yield source("tail", key, num_tokens, tail_parts(blocks[block_id], num_tokens))
-    if state is not None and kept.state is not None:
-        key, slot = kept.state
-        yield source("state", key, kept.num_kv, (state.conv[slot], state.delta[slot]))
 
 
 def tail_parts(block: F16, num_tokens: int) -> tuple[F16, ...]:
@@ -76,9 +52,7 @@ def copy_tokens(target: F16, source: F16, num_tokens: int) -> None:
     target[..., :num_tokens, :] = source[..., :num_tokens, :]
 
 
-def load_state(state: StateArena, slot: int, payload: U8) -> None:
-    """A state's payload becomes that of a slot."""
-    values = payload.view(np.float32)
-    conv = state.conv[slot]
-    state.conv[slot] = values[: conv.size].reshape(conv.shape)
-    state.delta[slot] = values[prod(conv.shape) :].reshape(state.delta.shape[1:])
+def state_of(payload: U8, conv: tuple[int, ...], delta: tuple[int, ...]) -> tuple[F32, F32]:
+    """Views of a state's payload in these shapes of one slot."""
+    values, size = payload.view(np.float32), prod(conv)
+    return values[:size].reshape(conv), values[size:].reshape(delta)

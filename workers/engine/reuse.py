@@ -13,6 +13,7 @@ from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kernels.ops import BLOCK_TOKENS
+from kv_tier.block_pool import BlockPool
 
 if TYPE_CHECKING:
     from kv_tier.chain import Chain
@@ -88,8 +89,26 @@ class Left(NamedTuple):
 class Ends:
     """What was left in memory, by the key of the block before it. Only a hint: it may have gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
         self._left: OrderedDict[bytes, list[Left]] = OrderedDict()  # noted longest ago first
+
+    def name(
+        self,
+        reuse: Reuse,
+        index: int,
+        block_id: int,
+        *,
+        key: bytes | None = None,
+        num_tokens: int = BLOCK_TOKENS,
+    ) -> None:
+        """From now on block `index` of a sequence is found by its key, or by how it begins.
+
+        key, num_tokens  of a tail
+        """
+        key = key or reuse.keys[index]
+        self._pool.keep(block_id, key)
+        self.note(reuse.parent(index), Left(key, reuse.tokens_behind(index)[:num_tokens]))
 
     def note(self, parent: bytes, left: Left) -> None:
         """It lies behind the block `parent` now."""

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from kernels.arrays import HOST, Arrays
 from kernels.ops import F32, I32, I64, Ops
 from workers.engine.philox import uniform
 from workers.engine.sequence import Sequence
@@ -35,10 +36,14 @@ class Draw:
 
 
 class Sampler:
-    """Keeps what never changes: the ops, and the ids that are never chosen."""
+    """Keeps what never changes: the ops, and the ids that are never chosen.
 
-    def __init__(self, ops: Ops, hidden_ids: frozenset[int]) -> None:
+    arrays  where logits lie; of a row that is not plainly greedy all values come here
+    """
+
+    def __init__(self, ops: Ops, hidden_ids: frozenset[int], arrays: Arrays = HOST) -> None:
         self._ops = ops
+        self._arrays = arrays
         self._hidden_set = hidden_ids
         self._hidden: I64 = np.array(sorted(hidden_ids), np.int64)
 
@@ -57,13 +62,14 @@ class Sampler:
             return None
         params = sequence.request.params
         is_plain = params.temperature == 0 and not has_penalty(params)
-        if is_plain and best_id not in self._hidden_set:
-            token_id = best_id
-        else:
-            token_id = self._choose(sequence, params, row)
+        is_best = is_plain and best_id not in self._hidden_set
+        if is_best and params.logprobs is None:
+            return Draw(best_id, None)
+        values: F32 = self._arrays.read(row)
+        token_id = best_id if is_best else self._choose(sequence, params, values)
         if params.logprobs is None:
             return Draw(token_id, None)
-        return Draw(token_id, self._logprobs(row, token_id, params.logprobs))
+        return Draw(token_id, self._logprobs(values, token_id, params.logprobs))
 
     def _choose(self, sequence: Sequence, params: SamplingParams, row: F32) -> int:
         scores = row.copy()

@@ -15,26 +15,18 @@ its memory back, and takes it anew when its turn comes.
 
 from collections.abc import Sequence as Items
 
-import numpy as np
-
-from kernels.ops import BLOCK_TOKENS, StateArena
-from kv_tier.arena import Arena
+from kernels.ops import BLOCK_TOKENS
 from kv_tier.state_pool import StatePool
 from workers.engine.memory import Memory
 from workers.engine.scheduler import Scheduled
 from workers.engine.sequence import Sequence
-from workers.model.config import StateShape
 
 
 class StateMemory:
-    """The arrays of all slots (arena), and whose they are (pool)."""
+    """Takes checkpoints in the spare slots of a pool, and goes back to them."""
 
-    def __init__(self, shape: StateShape, num_slots: int) -> None:
-        """Raises ArenaRefused."""
-        self._conv = Arena(shape.conv(num_slots), np.float32)
-        self._delta = Arena(shape.delta(num_slots), np.float32)
-        self.arena = StateArena(self._conv.blocks, self._delta.blocks)
-        self.pool = StatePool(num_slots, (self._conv.blocks, self._delta.blocks))
+    def __init__(self, pool: StatePool) -> None:
+        self.pool = pool
 
     def keep(self, scheduled: Items[Scheduled]) -> None:
         """Take the checkpoints that are due. The step is computed, num_cached not yet moved."""
@@ -79,14 +71,6 @@ class StateMemory:
     def forget(self, sequence: Sequence) -> None:
         """It has ended."""
         self.pool.forget(sequence.id)
-
-    def rest(self, *, forget: bool) -> None:
-        """Give the memory of free slots back; with forget, of checkpoints, too."""
-        if forget:
-            self.pool.forget_all()
-        free = self.pool.free_slots()
-        self._conv.discard(free)
-        self._delta.discard(free)
 
 
 def is_checkpoint_due(begin: int, end: int, num_prompt: int) -> bool:

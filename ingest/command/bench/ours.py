@@ -31,7 +31,7 @@ class Side:
         self.text = text
         self.decoding: tuple[int, int] | None = None  # sessions and context of what is running
         self.running: list[str] = []
-        engine._kv.blocks.fill(0.5)  # pages of its own, as computed KV has
+        engine._home.kv.blocks.fill(0.5)  # pages of its own, as computed KV has
 
     def measure(self, case: Case) -> float:
         """Seconds of the case; of in_c the share of its time."""

@@ -54,7 +54,7 @@ def sharing_engine(model: FakeModel | None = None, **wanted) -> Engine:
         model, FakeText(), ReferenceOps(), limits, now_ms=clock, chain=chains(sizes), **seams
     )
     if engine._state is not None:
-        engine._state.arena.delta[...] = -1  # what a slot held before is never read
+        engine._home.state.delta[...] = -1  # what a slot held before is never read
     return engine
 
 

@@ -54,7 +54,7 @@ class Machine:
             now_ms=lambda: time.time_ns() // 10**6,
             on_logits=on_logits,
         )
-        engine._kv.blocks[...] = np.nan  # what earlier owners of a block left is never read
+        engine._home.kv.blocks[...] = np.nan  # what earlier owners of a block left is never read
         return engine
 
     def run(self, requests, threads=1, max_batch=NUM_REQUESTS, step_tokens=MAX_STEP_TOKENS) -> dict:

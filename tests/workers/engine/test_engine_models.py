@@ -64,9 +64,9 @@ class Machine:
             after_layer=after_layer,
             now_ms=lambda: time.time_ns() // 10**6,
         )
-        engine._kv.blocks[...] = np.nan  # what earlier owners left is never read
+        engine._home.kv.blocks[...] = np.nan  # what earlier owners left is never read
         if engine._state is not None:
-            engine._state.arena.conv[...] = engine._state.arena.delta[...] = np.nan
+            engine._home.state.conv[...] = engine._home.state.delta[...] = np.nan
         return engine
 
 

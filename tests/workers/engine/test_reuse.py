@@ -348,7 +348,7 @@ def test_resting_keeps_what_is_cached_for_a_while():
     clock.now_ms += FORGET_MS
     engine.rest()
     assert engine.load().kv["cached_blocks"] == 0
-    assert not engine._kv.blocks.any()
+    assert not engine._home.kv.blocks.any()
     assert cached(say(engine, request)) == 0
 
 

@@ -34,7 +34,7 @@ class Abandons:
 def recurrent_engine(after_layer=None, **wanted) -> Engine:
     seams = {} if after_layer is None else {"after_layer": after_layer}
     engine = make_engine(model=RecurrentModel(FakeClock()), **seams, **wanted)
-    engine._state.arena.delta[...] = -1  # what a slot held before is never read
+    engine._home.state.delta[...] = -1  # what a slot held before is never read
     return engine
 
 
