@@ -19,6 +19,7 @@ from redis.exceptions import OutOfMemoryError, RedisError
 from redis.retry import Retry
 
 from workers.settings import Settings
+from workers.sla import SlaTable
 from workers.wire import (
     GROUP,
     KEEP_S,
@@ -43,6 +44,7 @@ from workers.wire_fields import (
 )
 
 OF_FILES: Final = ("writing", "tokens", "generation", "used_ms", "unsaved")  # of a session's hash
+CLASSES: Final = SlaTable()
 LUA: Final = Path(__file__).parent / "lua"
 UNPLANNED: Final = Planned()
 Value = str | bytes | int | float
@@ -117,6 +119,7 @@ class Store:
         max_attempts: int = 4,
         requests_per_min: int = 0,
         tokens_per_min: int = 0,
+        table: SlaTable = CLASSES,
     ) -> None:
         """requests_per_min, tokens_per_min: what each tenant may ask for; 0: any number."""
         # rq reads its prefix when it is first imported: set before anybody does
@@ -128,6 +131,7 @@ class Store:
         self.lease_s = lease_s
         self.max_attempts = max_attempts
         self.rates = (requests_per_min, tokens_per_min)
+        self.table = table
         self.redis = self.blocking(0.0)
         self._scripts: dict[str, Any] = {}
 
@@ -143,6 +147,7 @@ class Store:
             max_attempts=settings.max_attempts,
             requests_per_min=settings.tenant_requests_per_min,
             tokens_per_min=settings.tenant_tokens_per_min,
+            table=settings.classes,
         )
 
     def blocking(self, block_s: float) -> Redis:
@@ -215,7 +220,8 @@ class Store:
         """
         keys = [self.keys.requests(sla), self.keys.job(request.id), self.keys.rq_job(request.id)]
         keys += [self.keys.queue(pool), self.keys.active]
-        fields = flat(request_fields(request, reason) | planned_fields(plan))
+        rank = self.table[request.sla].rank_ms(request.arrival_ms, request.deadline_ms)
+        fields = flat(request_fields(request, reason) | planned_fields(plan) | {"rank": rank})
         outcome = text(self.run("route", keys, GROUP, entry_id, request.id, pool, *fields))
         if outcome in ("routed", "waits"):
             self.count(self.keys.placements, plan.kind or pool)
@@ -271,7 +277,10 @@ class Store:
         if sla not in classes:
             raise ValueError(f"sla: must be one of {', '.join(classes)}, got {sla!r}")
         keys = [self.keys.job(request_id), self.keys.control]
-        result, was = texts(self.run("promote", keys, request_id, sla, GROUP, *classes))
+        handicap_ms = self.table[sla].handicap_ms
+        result, was = texts(
+            self.run("promote", keys, request_id, sla, GROUP, handicap_ms, *classes)
+        )
         return Promoted(result, sla, was)
 
     # --- sessions, by their full ids ---

@@ -142,7 +142,7 @@ def webhook_fields(webhook: WebhookTarget | None) -> dict[str, str | int | bytes
 INT_FIELDS: Final = (
     *("arrival_ms", "queued_ms", "started_ms", "ended_ms", "deadline_ms"),
     *("attempts", "prompt_tokens", "output_tokens", "cached_tokens", "cancel", "forked_at"),
-    *("max_tokens", "moves", "moved_ms", "charged_tokens", "retry_after_s"),
+    *("max_tokens", "moves", "moved_ms", "charged_tokens", "retry_after_s", "rank"),
 )
 FLOAT_FIELDS: Final = ("ttft_ms", "tpot_ms", "queue_ms", "predicted_ttft_ms")
 

@@ -2,10 +2,11 @@
 --
 -- KEYS[1] hash of the job   KEYS[2] channel of the pools
 -- ARGV[5] request id   ARGV[6] the class   ARGV[7] group
--- ARGV[8] ... all classes, most urgent first
+-- ARGV[8] handicap_ms of the class   ARGV[9] ... all classes, most urgent first
 -- returns {what, the class before}; what is "promoted", "demoted", "same", "ended" or "unknown"
 -- (also of one that a client has put on a stream and no router has read)
 -- include names
+-- include rq_job
 local id, sla, group = ARGV[5], ARGV[6], ARGV[7]
 local known = redis.call('HMGET', KEYS[1], 'status', 'sla', 'pool', 'entry')
 local status, was, pool, entry = known[1], known[2] or '', known[3], known[4]
@@ -14,7 +15,7 @@ if TERMINAL[status] then return { 'ended', was } end
 if was == sla then return { 'same', was } end
 
 local function urgency(name)
-  for i, other in ipairs(arguments(8)) do
+  for i, other in ipairs(arguments(9)) do
     if other == name then return i end
   end
   return #ARGV
@@ -42,12 +43,12 @@ local function change_streams()
 end
 
 local up = urgency(sla) < urgency(was)
-redis.call('HSET', KEYS[1], 'sla', sla)
+local arrival = tonumber(redis.call('HGET', KEYS[1], 'arrival_ms') or NOW_MS)
+redis.call('HSET', KEYS[1], 'sla', sla, 'rank', string.format('%.0f', arrival + ARGV[8]))
 if status == 'accepted' then
   change_streams()
 elseif status == 'queued' and redis.call('LREM', queue_key(pool), 0, id) > 0 then
-  redis.call(up and 'LPUSH' or 'RPUSH', queue_key(pool), id)
-  redis.call('EXPIRE', queue_key(pool), KEEP_S)
+  rq_insert(pool, id)
 elseif status == 'running' then
   redis.call('PUBLISH', KEYS[2], 'promote ' .. id .. ' ' .. sla)
 end

@@ -37,10 +37,30 @@ local function rq_create(id, queue, func, argument)
   redis.call('EXPIRE', RQ .. ':queues', KEEP_S)
 end
 
+-- Into a queue in order of rank (workers/sla.py), the smallest in front; of equals behind the others.
+-- What has no rank, as webhooks have none, goes to the back, and nobody passes it.
+local QUEUE_LOOK = 256 -- from the back: more never wait in a pool's queue
+local function rq_insert(queue, id)
+  local key, rank = queue_key(queue), tonumber(redis.call('HGET', job_key(id), 'rank') or nil)
+  local next_one = nil
+  for i = -1, -QUEUE_LOOK, -1 do
+    local other = rank and redis.call('LINDEX', key, i)
+    if not other then break end
+    local known = redis.call('HGET', job_key(other), 'rank')
+    if not known or tonumber(known) <= rank then break end
+    next_one = other
+  end
+  if not next_one then
+    redis.call('RPUSH', key, id)
+  else
+    redis.call('LINSERT', key, 'BEFORE', next_one, id)
+  end
+  redis.call('EXPIRE', key, KEEP_S)
+end
+
 local function rq_push(id, queue, func, argument)
   rq_create(id, queue, func, argument)
-  redis.call('RPUSH', queue_key(queue), id)
-  redis.call('EXPIRE', queue_key(queue), KEEP_S)
+  rq_insert(queue, id)
   ring(queue)
 end
 

@@ -69,6 +69,14 @@ local function stop_waiting(session, id)
   if mark then redis.call('HSET', job_key(id), 'reason', string.sub(reason, 1, mark - 1)) end
 end
 
+-- It counts as if it came now: a session with many requests takes no turn from another.
+local function rank_from_now(id)
+  local known = redis.call('HMGET', job_key(id), 'rank', 'arrival_ms')
+  if not known[1] or not known[2] then return end
+  local later = math.max(NOW_MS - tonumber(known[2]), 0)
+  redis.call('HSET', job_key(id), 'rank', string.format('%.0f', known[1] + later))
+end
+
 -- The first that waits holds the session and goes into its pool's queue; gives its id, or nil.
 local function pass_session_on(session)
   local list = session_list(session)
@@ -78,6 +86,7 @@ local function pass_session_on(session)
     stop_waiting(session, id)
     if known[1] == 'queued' and known[2] then
       hold_session(session, id)
+      rank_from_now(id)
       rq_push(id, known[2], 'workers.jobs.generate', id)
       LET_IN[id] = true
       return id
