@@ -1,0 +1,261 @@
+"""A node on virtual time: streams, queues, pools. Turns, placement, replanning are the real ones.
+
+    arrive ──door──► stream of its class ──turns──► place ──► queue of a pool ──► SimPool
+                │                                    │  ▲                          │
+                refuse                            wait  └─ asked again             ├─ then: move
+                                                                                   └─ replan: moves
+
+What the router knows of the pools is what they last reported, REPORT_MS old at most, and what lies
+in its queues now; as in a node. A conversation's next request comes when the one before has ended.
+"""
+
+from bisect import insort
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from router.placement import EMPTY, Plan
+from router.pools import PoolView, Wanted, views_of
+from router.replan import Job as Placed
+from router.replan import Move
+from router.simulator.clock import FOREVER, Clock
+from router.simulator.job import CLAIMED, MOVING, REFUSED, WAITING, Job
+from router.simulator.pool import SimPool
+from router.simulator.workload import Wish, next_turn
+from router.turns import Turns
+from workers.sla import SlaTable
+
+REPORT_MS: Final = 500.0  # workers/queue/pool_worker.py
+REPLAN_MS: Final = 1000.0
+BATCHES_QUEUED: Final = 2  # router/loop.py
+
+
+class Policy(Protocol):
+    """What decides: batchEngine with some of its mechanisms, or a baseline."""
+
+    def place(
+        self,
+        wanted: Wanted,
+        home: str | None,
+        pools: Sequence[PoolView],
+        now_ms: int,
+        backlog: Mapping[str, int],
+    ) -> Plan: ...
+
+    def replan(
+        self, pools: Sequence[PoolView], jobs: Sequence[Placed], now_ms: int
+    ) -> list[Move]: ...
+
+
+class Node:
+    """on_end is told of each job that has ended, whichever way.
+
+    has_door: what cannot be kept is refused when it arrives
+    """
+
+    def __init__(
+        self,
+        pools: dict[str, SimPool],
+        policy: Policy,
+        table: SlaTable,
+        clock: Clock,
+        *,
+        has_door: bool = True,
+    ) -> None:
+        self.pools, self.policy, self.table, self.clock = pools, policy, table, clock
+        self.has_door = has_door
+        self.on_end: Callable[[Job], None] = lambda job: None
+        self.turns = Turns(table)
+        self.streams: dict[str, list[Job]] = {name: [] for name in table.names}
+        self.queues: dict[str, list[Job]] = {name: [] for name in pools}
+        self.held: list[Job] = []
+        self.jobs: dict[str, Job] = {}  # all that have not ended
+        self.homes: dict[str, tuple[str, int]] = {}  # session: its last pool, tokens in its files
+        self.closes_ms = FOREVER  # conversations ask nothing after that
+        self.num_accepted = self.num_ended = self.num_refused = 0
+        self._views: tuple[PoolView, ...] = ()
+        self._views_at = float("-inf")
+        self._is_turning = False
+        for pool in pools.values():
+            pool.on_first, pool.on_end = self._first_token, self._ended
+        clock.after(REPLAN_MS, self._replan)
+
+    # --- requests come ---
+
+    def expect(self, wishes: Sequence[Wish]) -> None:
+        for wish in wishes:
+            self.clock.at(wish.arrival_ms, partial(self.arrive, wish))
+
+    def arrive(self, wish: Wish) -> None:
+        """At the door: refused, or on the stream of its class."""
+        job = Job(wish, wish.sla)
+        history = min(wish.history, wish.prompt - 1)
+        job.computed = job.in_files = history if wish.session in self.homes or history else 0
+        self.num_accepted += 1
+        self.jobs[wish.id] = job
+        if self.has_door:
+            plan = self.policy.place(
+                self.wanted(job), self._home(job), self.views(), self._now(), self._backlog()
+            )
+            if plan.kind == "refuse":
+                self._refuse(job, plan)
+                return
+        self.streams[wish.sla].append(job)
+        self.turn()
+
+    # --- the router ---
+
+    def turn(self) -> None:
+        """Places what the pools have room for; they claim what they have room for."""
+        if self._is_turning:
+            return
+        self._is_turning = True
+        again, self.held = self.held, []
+        for job in again:
+            self._place(job)
+        room = self._room()
+        if not self.held and room > 0:
+            waiting = {sla: len(jobs) for sla, jobs in self.streams.items()}
+            for sla, count in self.turns.share(room, waiting).items():
+                read, self.streams[sla] = self.streams[sla][:count], self.streams[sla][count:]
+                for job in read:
+                    self._place(job)
+        for name in self.pools:
+            self._claim(name)
+        self._is_turning = False
+
+    def _room(self) -> int:
+        """Of all queues together."""
+        return sum(
+            max(0, BATCHES_QUEUED * pool.hardware.max_batch - len(self.queues[name]))
+            for name, pool in self.pools.items()
+            if not pool.is_lost
+        )
+
+    def _place(self, job: Job) -> None:
+        plan = self.policy.place(
+            self.wanted(job), self._home(job), self.views(), self._now(), EMPTY
+        )
+        job.plan = plan
+        if plan.kind == "wait":
+            self.held.append(job)
+        elif plan.kind == "refuse":
+            self._refuse(job, plan)
+        else:
+            job.then, job.pool = plan.then, plan.pool
+            job.placed_ms = self.clock.now_ms
+            job.reasons.append(plan.reason)
+            self._enqueue(job)
+
+    def _enqueue(self, job: Job) -> None:
+        """In order of rank."""
+        insort(self.queues[job.pool], job, key=self._rank)
+
+    def _rank(self, job: Job) -> int:
+        return self.table[job.sla].rank_ms(int(job.wish.arrival_ms))
+
+    def _claim(self, name: str) -> None:
+        pool, queue = self.pools[name], self.queues[name]
+        count = max(0, min(pool.room(), len(queue)))
+        claimed, self.queues[name] = queue[:count], queue[count:]
+        for job in claimed:
+            pool.take(job)
+
+    def _refuse(self, job: Job, plan: Plan) -> None:
+        job.state, job.end_ms, job.retry_after_ms = REFUSED, self.clock.now_ms, plan.wait_ms
+        self.num_refused += 1
+        self._over(job)
+
+    def _home(self, job: Job) -> str | None:
+        found = self.homes.get(job.wish.session or "")
+        return None if found is None else found[0]
+
+    def _now(self) -> int:
+        return int(self.clock.now_ms)
+
+    def _backlog(self) -> dict[str, int]:
+        return {sla: len(jobs) for sla, jobs in self.streams.items()}
+
+    # --- what the router sees ---
+
+    def wanted(self, job: Job) -> Wanted:
+        wish = job.wish
+        return Wanted(
+            request_id=wish.id,
+            sla=job.sla,
+            arrival_ms=int(wish.arrival_ms),
+            prompt_tokens=wish.prompt,
+            max_tokens=wish.max_tokens,
+            kept_tokens=job.computed,
+            output_tokens=job.made,
+            then=job.then,
+        )
+
+    def views(self) -> tuple[PoolView, ...]:
+        """Reports of the pools, REPORT_MS old at most; the queues as they are."""
+        if self.clock.now_ms - self._views_at >= REPORT_MS:
+            self._loads = [pool.load() for pool in self.pools.values()]
+            self._views_at = self.clock.now_ms
+        queues = {name: [self.wanted(job) for job in jobs] for name, jobs in self.queues.items()}
+        return views_of(self._loads, queues, "")
+
+    # --- pools say something ---
+
+    def _first_token(self, job: Job) -> None:
+        """Its prefill is done: another pool may be meant to decode it."""
+        then = job.then
+        if then is not None and then != job.pool and not self.pools[then].is_lost:
+            self.move(job, then, "decodes there")
+
+    def _ended(self, job: Job) -> None:
+        wish = job.wish
+        if wish.session is not None:
+            self.homes[wish.session] = (job.pool, job.computed)
+            following = next_turn(wish, self.clock.now_ms)
+            if following is not None and following.arrival_ms <= self.closes_ms:
+                self.clock.at(following.arrival_ms, partial(self.arrive, following))
+        self._over(job)
+        self.clock.after(0.0, self.turn)
+
+    def _over(self, job: Job) -> None:
+        del self.jobs[job.id]
+        self.num_ended += 1
+        self.on_end(job)
+
+    # --- moves ---
+
+    def move(self, job: Job, to_pool: str, reason: str) -> None:
+        """It goes on in another pool: at once from a queue, else between two steps."""
+        job.reasons.append(reason)
+        job.moved_ms = self.clock.now_ms
+        job.moves += 1
+        if job.state == WAITING and job in self.queues.get(job.pool, ()):
+            self.queues[job.pool].remove(job)
+            job.pool = to_pool
+            self._enqueue(job)
+            self._claim(to_pool)
+        elif job.state == CLAIMED:
+            job.then = None
+            self.pools[job.pool].leave(job, partial(self._left, job, to_pool))
+
+    def _left(self, job: Job, to_pool: str) -> None:
+        """It goes to the front of the other queue."""
+        job.state, job.pool = WAITING, to_pool
+        self.queues[to_pool].insert(0, job)
+        self.clock.after(0.0, self.turn)
+
+    def _replan(self) -> None:
+        placed = [
+            self._placed(job) for job in self.jobs.values() if job.pool and job.state != MOVING
+        ]
+        for move in self.policy.replan(self.views(), placed, self._now()):
+            job = self.jobs.get(move.request_id)
+            if job is not None and move.to_pool != job.pool:
+                self.move(job, move.to_pool, move.reason)
+        self.turn()
+        if self.jobs or not self.clock.is_empty:
+            self.clock.after(REPLAN_MS, self._replan)
+
+    def _placed(self, job: Job) -> Placed:
+        is_running = job.state == CLAIMED
+        return Placed(self.wanted(job), job.pool, is_running, int(job.moved_ms))
