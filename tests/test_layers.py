@@ -35,7 +35,7 @@ VOCABULARY = {
     "workers.session.files",
 }
 
-# The simulator plays the pools: of the engine it has what decides and keeps count, not what computes.
+# The simulator plays the pools: of the engine it has what decides, not what computes.
 SIMULATOR = "router.simulator"
 PLAYED = {
     "workers.engine.cost",

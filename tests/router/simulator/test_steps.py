@@ -1,4 +1,4 @@
-"""Runs of steps are steps one by one: the same moments, to the last bit; the same seed, the same run."""
+"""Runs of steps are steps one by one, to the last bit; the same seed is the same run."""
 
 import pytest
 from hypothesis import given, settings
