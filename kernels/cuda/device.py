@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kernels.arrays import Array, DeviceAbsent, DeviceFull, array_bytes
+from kernels.arrays import Array, DeviceAbsent, DeviceError, DeviceFull, array_bytes
 from kernels.cuda.attention import SCRATCH_BYTES
 from kernels.cuda.build import NoNvcc, image
 from kernels.cuda.driver import Driver, Graph
@@ -162,11 +162,13 @@ def open_device() -> GpuDevice:
     """The GPU of this machine, with the kernels loaded. Raises DeviceAbsent, DeviceFull."""
     driver = Driver()
     try:
-        kernels = image()
+        return GpuDevice(driver, image())
     except NoNvcc as error:
         driver.close()
         raise DeviceAbsent(f"{driver.name}: its kernels are not compiled: {error}") from error
-    return GpuDevice(driver, kernels)
+    except DeviceError:
+        driver.close()
+        raise
 
 
 def device_ops(device: GpuDevice) -> CudaOps:

@@ -7,6 +7,7 @@ The context is the device's primary one, current in the thread that makes a Driv
 enter it with `with driver.current():`, and leave it again, or PyCUDA ends the process.
 """
 
+import atexit
 import ctypes
 import gc
 import importlib
@@ -46,6 +47,7 @@ class Driver:
             self._context.push()
         except self._cuda.Error as error:
             raise DeviceAbsent(f"no GPU that can be used: {error}") from error
+        atexit.register(self.close)  # PyCUDA aborts a process that ends with a context
         self._owner = threading.get_ident()
         self._libcuda = ctypes.CDLL("libcuda.so.1")
         self._module: Any = None
@@ -228,7 +230,8 @@ class Driver:
             raise DeviceLost(f"the GPU failed: {said}")
 
     def close(self) -> None:
-        """Give back the memory and the context; streams and events must be gone."""
+        """Give back the memory and the context; in the thread that made it, and once."""
+        atexit.unregister(self.close)
         self._functions.clear()
         self._module = None
         self._memory.clear()
@@ -242,7 +245,7 @@ def _pycuda() -> Any:
     try:
         return importlib.import_module("pycuda.driver")
     except ModuleNotFoundError as error:
-        if error.name != "pycuda":
+        if error.name not in ("pycuda", "pycuda.driver"):
             raise
         raise DeviceAbsent("PyCUDA is not installed: pip install 'lockstep[gpu]'") from error
     except ImportError as error:

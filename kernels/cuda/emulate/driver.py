@@ -43,15 +43,12 @@ def driver_folder(pycuda: Path | None = None, folder: Path | None = None) -> Pat
     return place
 
 
-def environment(**settings: object) -> dict[str, str]:
-    """What a process needs to find that GPU; settings are those of FAKE_CUDA. Raises NoCompiler."""
-    said = ",".join(
-        name if value is True else f"{name}={value}" for name, value in settings.items()
-    )
+def environment(settings: str = "") -> dict[str, str]:
+    """What a process needs to find that GPU.   settings: FAKE_CUDA's. Raises NoCompiler."""
     return {
         "LD_LIBRARY_PATH": str(driver_folder()),
         "LOCKSTEP_CUDA_KERNELS": str(library()),
-        "FAKE_CUDA": said,
+        "FAKE_CUDA": settings,
     }
 
 

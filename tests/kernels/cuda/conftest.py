@@ -1,0 +1,67 @@
+"""A GPU for these tests: an emulated driver under PyCUDA's own code, or with LOCKSTEP_TEST_GPU=real
+the one of this machine."""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kernels.cuda.device import open_device
+from kernels.cuda.emulate.build import NoCompiler, library
+from kernels.cuda.emulate.driver import NAME, driver_folder, environment
+from kernels.cuda.emulate.pycuda_site import NoPyCuda, site
+
+IS_REAL = os.environ.get("LOCKSTEP_TEST_GPU") == "real"
+LEFT_OUT: list[str] = []
+
+
+@pytest.fixture(scope="session")
+def pycuda_place():
+    """Where the PyCUDA of these tests lies, in front of sys.path; "" for the installed one."""
+    try:
+        place = site()
+    except NoPyCuda as error:
+        LEFT_OUT.append(str(error))
+        pytest.skip(f"the GPU's host code cannot run: {error}")
+    if place is not None:
+        sys.path.insert(0, str(place))
+    return "" if place is None else str(place)
+
+
+@pytest.fixture(scope="session")
+def gpu(pycuda_place):
+    """The device, opened once."""
+    if not IS_REAL:
+        try:
+            ctypes.CDLL(str(driver_folder() / NAME), ctypes.RTLD_GLOBAL)
+            os.environ["LOCKSTEP_CUDA_KERNELS"] = str(library())
+        except NoCompiler as error:
+            pytest.skip(str(error))
+    device = open_device()
+    yield device
+    device.close()
+
+
+@pytest.fixture(scope="session")
+def told(pycuda_place):
+    """A function that runs Python on an emulated GPU, settings as FAKE_CUDA's; its last line."""
+    if IS_REAL:
+        pytest.skip("faults are made by the emulated driver")
+
+    def run(code: str, settings: str) -> str:
+        paths = [pycuda_place, *sys.path]
+        env = os.environ | environment(settings) | {"PYTHONPATH": os.pathsep.join(paths)}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip().splitlines()[-1]
+
+    return run
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What was not tested is said, whatever pytest's verbosity."""
+    for reason in LEFT_OUT[:1]:
+        terminalreporter.write_line(f"left out: the GPU's host code, since {reason}")
