@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernels.ops import BLOCK_TOKENS, I32, Step
-from workers.engine.scheduler import Scheduled
+from workers.engine.chunks import Scheduled
 from workers.engine.sequence import Sequence
 
 

@@ -28,6 +28,7 @@ from kv_tier.state_pool import StatePool
 from workers.cost import CostModel
 from workers.engine.batch import Batch, build_batch
 from workers.engine.behind import Behind
+from workers.engine.chunks import Scheduled, work_of
 from workers.engine.cost import StepCost
 from workers.engine.device_home import DeviceHome
 from workers.engine.digest import parse_link
@@ -47,7 +48,7 @@ from workers.engine.limits import EngineLimits, kv_shape_of
 from workers.engine.memory import Memory
 from workers.engine.payload import sizes_of
 from workers.engine.reuse import Reuse
-from workers.engine.scheduler import Scheduled, Scheduler, work_of
+from workers.engine.scheduler import Scheduler
 from workers.engine.sequence import TABLE, Sequence
 from workers.engine.sources import sources_of
 from workers.engine.state_memory import StateMemory

@@ -18,7 +18,6 @@ from workers.cost import CostModel
 from workers.engine.sequence import Sequence
 
 BACKGROUND_MS: Final = 2_000  # who was promised no pace sits out no longer than this
-SMALLEST_CHUNK: Final = 16  # tokens; however tight the limit, a prefill moves
 MARGIN_MAX: Final = 0.25  # of a promise, for steps that take longer than predicted
 
 
@@ -88,11 +87,3 @@ def prefill_room_ms(
     if base_ms < promise < budget_ms:
         return promise - base_ms
     return max(budget_ms - base_ms, base_ms / 2)
-
-
-def tokens_within(model: CostModel, room_ms: float, context: int, longest: int) -> int:
-    """How many of `longest` prompt tokens behind `context` positions take no more than room_ms."""
-    token_ms = model.token_ms(context)
-    if room_ms >= token_ms * longest:
-        return longest
-    return min(longest, max(0, int(room_ms / token_ms)))

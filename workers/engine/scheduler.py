@@ -36,67 +36,18 @@ waits that could run, but for guarded ones.
 """
 
 from bisect import insort
-from collections.abc import Sequence as Items
-from dataclasses import dataclass
 from typing import Final
 
-from workers.cost import CostModel
-from workers.engine.cost import StepCost, Work
+from workers.engine.chunks import FIRST_CHUNK, UNLIMITED_MS, Scheduled, prefill_of
+from workers.engine.cost import StepCost
 from workers.engine.line import Line, rank_of
 from workers.engine.memory import Memory
-from workers.engine.pace import (
-    SMALLEST_CHUNK,
-    decodes_of,
-    prefill_room_ms,
-    tokens_within,
-)
+from workers.engine.pace import decodes_of, prefill_room_ms
 from workers.engine.sequence import Sequence
 from workers.sla import SlaTable
 
 GUARD_SHARE: Final = 8  # a class that was starved is guarded for this part of its patience
 GUARD_LEAST_MS: Final = 1_000
-FIRST_CHUNK: Final = 64  # tokens, while nothing is known of what steps cost
-
-
-@dataclass(frozen=True, slots=True)
-class Scheduled:
-    """Tokens [sequence.num_cached, end) of one sequence are computed in this step."""
-
-    sequence: Sequence
-    end: int
-
-    @property
-    def num_tokens(self) -> int:
-        return self.end - self.sequence.num_cached
-
-    @property
-    def reaches_end(self) -> bool:
-        """The step computes the newest token, so its logits give the next one."""
-        return self.end == len(self.sequence.token_ids)
-
-
-def tokens_to_cut(sequence: Sequence) -> int:
-    """How far a chunk may go: to the next position at which its state is to be kept."""
-    begin, end = sequence.num_cached, len(sequence.token_ids)
-    if sequence.reuse is not None:
-        for cut in sequence.reuse.cuts:
-            if begin < cut < end:
-                end = cut
-    return end - begin
-
-
-def work_of(scheduled: Items[Scheduled]) -> Work:
-    """What a step computes, before it is computed."""
-    decodes = context = prefill = pairs = 0
-    for part in scheduled:
-        num_tokens, before = part.num_tokens, part.sequence.num_cached
-        if num_tokens == 1 and part.reaches_end:
-            decodes += 1
-            context += before
-        else:
-            prefill += num_tokens
-            pairs += num_tokens * before + num_tokens * num_tokens // 2
-    return Work(decodes, context, prefill, pairs / prefill if prefill else 0.0)
 
 
 class Scheduler:
@@ -191,7 +142,8 @@ class Scheduler:
     def to_suspend(self, num_promised: int = 0) -> list[Sequence]:
         """Whose memory the first one needs, the least urgent first; all that is needed, or none.
 
-        Good after admit. num_promised: blocks that will be free soon, without anybody's help.
+        Of a class those first that do not run, then those that are due last. Good after admit.
+        num_promised: blocks that will be free soon, without anybody's help.
         """
         head = self.short
         if head is None:
@@ -202,7 +154,8 @@ class Scheduler:
         if need <= 0 and (not is_short_of_slots or num_promised > 0):
             return []
         victims: list[Sequence] = []
-        for victim in sorted(self.displaced + self.running, key=rank_of, reverse=True):
+        holders = self.displaced[::-1] + self.running[::-1]
+        for victim in sorted(holders, key=lambda s: -s.level):
             if victim.level <= head.level or victim.guarded_until > 0:
                 continue
             victims.append(victim)
@@ -254,7 +207,12 @@ class Scheduler:
         if len(ready) < len(self.running):
             room = self.max_step_tokens - len(decodes)
             room_ms = prefill_room_ms(decodes, model, base_ms, self.budget_ms)
-            parts += self._prefill(room, room_ms, model)
+            if self.chunk is not None:
+                room, room_ms = min(room, self.chunk), UNLIMITED_MS
+            elif not self.cost.is_known:
+                room, room_ms = min(room, FIRST_CHUNK), UNLIMITED_MS
+            prompts = [s for s in self.running if s.num_uncached > 1]
+            parts += prefill_of(prompts, model, room, room_ms)
         for part in parts:
             sequence = part.sequence
             sequence.served_ms = now_ms
@@ -370,30 +328,6 @@ class Scheduler:
                 sequence.guarded_until = 0
 
     # --- the step's tokens ---
-
-    def _prefill(self, room: int, room_ms: float, model: CostModel) -> list[Scheduled]:
-        """Chunks in order of rank, of a guarded one first; it leaves half to the others."""
-        if self.chunk is not None:
-            room, room_ms = min(room, self.chunk), 1e12
-        elif not self.cost.is_known:
-            room, room_ms = min(room, FIRST_CHUNK), 1e12
-        prompts = [s for s in self.running if s.num_uncached > 1]
-        prompts.sort(key=lambda s: s.guarded_until == 0)
-        chunks: list[Scheduled] = []
-        least = min(room, SMALLEST_CHUNK)
-        for sequence in prompts:
-            if room <= 0:
-                break
-            share = 2 if sequence.guarded_until > 0 and len(prompts) > 1 else 1
-            longest = min(-(-room // share), sequence.num_uncached, tokens_to_cut(sequence))
-            fits = tokens_within(model, room_ms / share, sequence.num_cached, longest)
-            num_tokens = max(fits, min(least, longest))
-            if num_tokens > 0:
-                chunks.append(Scheduled(sequence, sequence.num_cached + num_tokens))
-            room -= num_tokens
-            least -= num_tokens
-            room_ms -= num_tokens * model.token_ms(sequence.num_cached)
-        return chunks
 
     def _work_ms(self, sequence: Sequence) -> int:
         """What is left of it takes so long, if it has the engine for itself."""

@@ -18,7 +18,7 @@ from collections.abc import Sequence as Items
 from kernels.ops import BLOCK_TOKENS
 from kv_tier.state_pool import StatePool
 from workers.engine.memory import Memory
-from workers.engine.scheduler import Scheduled
+from workers.engine.chunks import Scheduled
 from workers.engine.sequence import Sequence
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from kernels.ops import BLOCK_TOKENS
 from tests.workers.engine.fake import CONTEXT, FakeText, make_request
 from workers.engine.batch import build_batch
-from workers.engine.scheduler import Scheduled
+from workers.engine.chunks import Scheduled
 from workers.engine.sequence import Sequence
 from workers.text.stream import TextStream
 
