@@ -80,6 +80,13 @@ class GpuDevice:
         address = self.driver.allocate(array_bytes(shape, dtype))
         return self._shadows.cast(address, shape, dtype)
 
+    def release(self, *arrays: Array) -> None:
+        """Give reserved arrays back, none of which is in use: for measurements, not in a pool."""
+        self.wait()
+        for array in arrays:
+            self.driver.free(self.address(array))
+            self._shadows.forget(array.ctypes.data)
+
     def constant(self, values: Array) -> Array:
         array = self.reserve(values.shape, values.dtype)
         self.write(array, values)

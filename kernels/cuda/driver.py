@@ -35,6 +35,7 @@ class Driver:
     name          as the driver says it
     sm            its generation, 90 for an H100 or H200
     shared_bytes  the most shared memory that one block can have
+    clock_hz      its highest clock
     """
 
     def __init__(self) -> None:
@@ -58,6 +59,7 @@ class Driver:
         attribute = self._cuda.device_attribute
         self.shared_bytes = int(device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN))
         self.multiprocessors = int(device.get_attribute(attribute.MULTIPROCESSOR_COUNT))
+        self.clock_hz = 1000 * int(device.get_attribute(attribute.CLOCK_RATE))
         if device.compute_capability() < OLDEST_GPU:
             self.close()
             raise DeviceAbsent(f"{self.name} is sm_{self.sm}; the kernels need sm_80 or later")
@@ -173,6 +175,11 @@ class Driver:
         """Until this event has happened, or all of this stream is done. Raises DeviceLost."""
         with self.telling("waiting for the GPU"):
             waited.synchronize()
+
+    def seconds(self, begin: Event, end: Event) -> float:
+        """Between two timed events that have happened."""
+        with self.telling("subtracting events"):
+            return float(end.time_since(begin)) / 1000
 
     def upload(self, address: int, source: Array, stream: Stream) -> None:
         """From pinned memory."""

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from kernels.cuda.device import GpuDevice
-from kernels.cuda.driver import Event, Graph
+from kernels.cuda.driver import Graph
 from kernels.ops import BLOCK_TOKENS, F32, I32, U8, Step
 
 Forward = Callable[[Step, Callable[[], None]], F32]  # (step, after_layer) -> logits
@@ -88,6 +88,43 @@ def bucket_of(step: Step) -> Key:
     return step.token_ids.size, max(SMALLEST_BLOCKS, 1 << (blocks - 1).bit_length())
 
 
+class StepPlace:
+    """The fixed place in VRAM, and the pinned memory of the host from which steps get there."""
+
+    def __init__(self, device: GpuDevice, num_bytes: int) -> None:
+        """num_bytes: of the largest step. Raises DeviceFull, DeviceLost."""
+        self._device, self._driver = device, device.driver
+        self._address = self._driver.allocate(num_bytes)
+        self._slots = [(self._slot(num_bytes), self._driver.event()) for _ in range(SLOTS)]
+        self._next = 0
+        self.sketch = self._slot(num_bytes)  # of steps that are drawn, never copied
+
+    def _slot(self, num_bytes: int) -> U8:
+        memory = self._driver.pinned(num_bytes)
+        self._device.alias(memory, self._address)
+        return memory
+
+    def send(self, step: Step, width: int) -> Step:
+        """The same step where kernels find it, its tables so wide."""
+        memory, event = self._slots[self._next]
+        self._next = (self._next + 1) % SLOTS
+        self._driver.wait(event)
+        sizes = StepSizes(
+            step.token_ids.size, len(step.block_tables), width,
+            step.logit_rows.size, step.state_slots.size,
+        )  # fmt: skip
+        sent, num_bytes = sizes.cut(memory)
+        for name in ("token_ids", "positions", "seq_index", "slot_mapping", "logit_rows"):
+            getattr(sent, name)[...] = getattr(step, name)
+        sent.state_slots[...] = step.state_slots
+        filled = min(width, step.block_tables.shape[1])
+        sent.block_tables[:, :filled] = step.block_tables[:, :filled]
+        sent.block_tables[:, filled:] = 0
+        self._driver.upload(self._address, memory[:num_bytes], self._device.compute)
+        self._driver.record(event, self._device.compute)
+        return sent
+
+
 class StepRunner:
     """Runs steps of one model on one device.
 
@@ -106,17 +143,9 @@ class StepRunner:
         self._device, self._context_length = device, context_length
         widest = 1 << (-(-context_length // BLOCK_TOKENS) - 1).bit_length()
         most = step_bytes(max_tokens, max_sequences, max(widest, SMALLEST_BLOCKS))
-        self._place = device.driver.allocate(most)
-        self._slots = [self._slot(most) for _ in range(SLOTS)]
-        self._sketch, _ = self._slot(most)  # of steps that are drawn, never copied
-        self._next = 0
+        self._place = StepPlace(device, most)
         self._graphs: OrderedDict[Key, tuple[Graph, F32]] = OrderedDict()
         self._seen: set[Key] = set()
-
-    def _slot(self, num_bytes: int) -> tuple[U8, Event]:
-        memory = self._device.driver.pinned(num_bytes)
-        self._device.alias(memory, self._place)
-        return memory, self._device.driver.event()
 
     @property
     def num_graphs(self) -> int:
@@ -129,9 +158,9 @@ class StepRunner:
         once. Raises what forward raises, DeviceFull, DeviceLost.
         """
         if not is_decode(step):
-            return forward(self._send(step, step.block_tables.shape[1]), after_layer)
+            return forward(self._place.send(step, step.block_tables.shape[1]), after_layer)
         key = bucket_of(step)
-        sent = self._send(step, key[1])
+        sent = self._place.send(step, key[1])
         if key not in self._graphs:
             if key not in self._seen:
                 self._seen.add(key)
@@ -143,31 +172,10 @@ class StepRunner:
         after_layer()
         return logits
 
-    def _send(self, step: Step, width: int) -> Step:
-        """The same step where kernels find it, its tables so wide."""
-        driver = self._device.driver
-        memory, event = self._slots[self._next]
-        self._next = (self._next + 1) % SLOTS
-        driver.wait(event)
-        sizes = StepSizes(
-            step.token_ids.size, len(step.block_tables), width,
-            step.logit_rows.size, step.state_slots.size,
-        )  # fmt: skip
-        sent, num_bytes = sizes.cut(memory)
-        for name in ("token_ids", "positions", "seq_index", "slot_mapping", "logit_rows"):
-            getattr(sent, name)[...] = getattr(step, name)
-        sent.state_slots[...] = step.state_slots
-        filled = min(width, step.block_tables.shape[1])
-        sent.block_tables[:, :filled] = step.block_tables[:, :filled]
-        sent.block_tables[:, filled:] = 0
-        driver.upload(self._place, memory[:num_bytes], self._device.compute)
-        driver.record(event, self._device.compute)
-        return sent
-
     def _draw(self, key: Key, forward: Forward, num_slots: int) -> None:
         """The graph of a bucket."""
         count, blocks = key
-        step, _ = StepSizes(count, count, blocks, count, num_slots).cut(self._sketch)
+        step, _ = StepSizes(count, count, blocks, count, num_slots).cut(self._place.sketch)
         rows: I32 = np.arange(count, dtype=np.int32)
         step.token_ids[...] = step.slot_mapping[...] = step.block_tables[...] = 0
         step.positions[...] = min(blocks * BLOCK_TOKENS, self._context_length) - 1

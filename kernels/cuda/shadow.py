@@ -56,6 +56,11 @@ class Shadows:
         self._begins.insert(index, begin)
         self._pieces.insert(index, (begin + num_bytes, device_address))
 
+    def forget(self, begin: int) -> None:
+        """The piece that begins here stands for nothing any more; its addresses stay taken."""
+        index = self._begins.index(begin)
+        del self._begins[index], self._pieces[index]
+
     def find(self, address: int) -> int | None:
         """Where that is on the device; None: it is this process's own."""
         index = bisect_right(self._begins, address) - 1
