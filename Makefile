@@ -115,7 +115,7 @@ gpu-report: build
 
 bench: bench-peers
 	@$(BIN)/lockstep bench cpu
-	@$(BIN)/lockstep bench serve
+	@$(BIN)/lockstep bench node
 
 bench-27b: build
 	@$(BIN)/lockstep model show synth-qwen3.5-27b > /dev/null 2>&1 \

@@ -13,7 +13,8 @@ from typer import Option
 
 from ingest.command.bench import cpu as bench_cpu
 from ingest.command.bench import models as bench_models
-from ingest.command.bench import serve as bench_serve
+from ingest.command.bench import node as bench_node
+from ingest.command.bench.serve.command import serve
 from ingest.command.failure import USAGE, Failure
 from workers.settings import settings
 
@@ -100,7 +101,7 @@ def measured(name: str, progress: bench_cpu.Progress) -> bench_models.Measured:
 
 
 @app.command()
-def serve(
+def node(
     requests: Annotated[int, Option(min=16, help="Requests of one token.")] = 400,
     tokens: Annotated[int, Option(min=16, help="Output tokens of a long answer.")] = 256,
     sessions: Annotated[int, Option(min=1, help="Clients at once.")] = 16,
@@ -111,12 +112,12 @@ def serve(
 
     Starts a node of its own whose engine computes nothing.
     """
-    plan = bench_serve.Plan(requests=requests, tokens=tokens, sessions=sessions, step_ms=step_ms)
+    plan = bench_node.Plan(requests=requests, tokens=tokens, sessions=sessions, step_ms=step_ms)
     folder = model_folder(settings().model)
     with bar() as shown:
         task = shown.add_task("starting", total=None)
-        found = bench_serve.measure(plan, folder, lambda what: shown.update(task, description=what))
-    print(json.dumps(found)) if as_json else show_serve(found)
+        found = bench_node.measure(plan, folder, lambda what: shown.update(task, description=what))
+    print(json.dumps(found)) if as_json else show_node(found)
 
 
 @app.command()
@@ -154,6 +155,9 @@ def kv(
         chosen = measured(model, tell)
         found = measure(plan, chosen, config.home / "bench", tell)
     print(json.dumps(found)) if as_json else show_kv(found)
+
+
+app.command()(serve)
 
 
 def model_folder(name: str) -> Path:
@@ -202,7 +206,7 @@ def show_cpu(found: dict[str, Any]) -> None:
         console.print(f"The machine was busy before (load {busy}): measure again when it is not.")
 
 
-def show_serve(found: dict[str, Any]) -> None:
+def show_node(found: dict[str, Any]) -> None:
     latency = Table("latency of a one-token request, µs", "p50", "p99")
     cost = Table("CPU time, µs", "a request", "a token")
     for row in found["rows"]:

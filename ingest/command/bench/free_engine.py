@@ -1,4 +1,4 @@
-"""A pool whose engine computes nothing: the process that `lockstep bench serve` puts in its place.
+"""A pool whose engine computes nothing: the process that `lockstep bench node` puts in its place.
 
 python -m ingest.command.bench.free_engine STEP_MS
 
@@ -11,7 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from workers.engine.engine import EngineLoad, Output
+from workers.engine.engine import Output
+from workers.engine.load import EngineLoad
 from workers.queue.pulse import Pulse
 from workers.queue.slot import take_slot
 from workers.settings import settings

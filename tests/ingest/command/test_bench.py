@@ -108,10 +108,10 @@ def test_bench_cpu_prints_a_row_for_each_case(lockstep):
     assert all(r["resident_mib"] > 90 for r in found["rows"])  # 96 MB of weights are read
 
 
-def test_bench_serve_prints_latencies_and_costs(lockstep):
+def test_bench_node_prints_latencies_and_costs(lockstep):
     """It starts a node of its own and leaves nothing running."""
     size = ["--requests", "16", "--tokens", "16", "--sessions", "4", "--step-ms", "0"]
-    code, out, _ = lockstep("bench", "serve", "--json", *size)
+    code, out, _ = lockstep("bench", "node", "--json", *size)
     found = json.loads(out)
     assert code == 0
     latencies = [r for r in found["rows"] if r["case"] == "latency"]
@@ -127,7 +127,7 @@ def test_bench_serve_prints_latencies_and_costs(lockstep):
         ["cpu", "--sessions", "1,x"],
         ["cpu", "--rounds", "0"],
         ["cpu", "--case", "speed"],
-        ["serve", "--tokens", "1"],
+        ["node", "--tokens", "1"],
         ["gpt"],
     ],
 )

@@ -1,4 +1,4 @@
-"""`lockstep bench serve`: what the node costs beside its engine, by process, in microseconds.
+"""`lockstep bench node`: what the node costs beside its engine, by process, in microseconds.
 
 A node of our own (store, router, api, and a pool that computes nothing) answers many short and a
 few long requests. CPU time is read from the kernel for each process, so it holds on a busy machine:
@@ -76,9 +76,9 @@ class Node:
                 pass
             died = [name for name, p in self.processes.items() if p.poll() is not None]
             if died:
-                raise Failure(f"bench serve: {', '.join(died)} did not start")
+                raise Failure(f"bench node: {', '.join(died)} did not start")
             time.sleep(0.1)
-        raise Failure(f"bench serve: the node was not ready within {PATIENCE_S:.0f} s")
+        raise Failure(f"bench node: the node was not ready within {PATIENCE_S:.0f} s")
 
     def cpu_us(self) -> dict[str, float]:
         """CPU time so far, by process."""
@@ -150,7 +150,7 @@ def measure(plan: Plan, folder: Path, progress: Callable[[str], None]) -> dict[s
         rows.append(cpu_row(name, short[name] - token, token))
     last = rows[-len(PROCESSES) :]
     rows.append(cpu_row("sum", sum(r["request"] for r in last), sum(r["token"] for r in last)))
-    return {"bench": "serve", "sessions": plan.sessions, "step_ms": plan.step_ms, "rows": rows}
+    return {"bench": "node", "sessions": plan.sessions, "step_ms": plan.step_ms, "rows": rows}
 
 
 def cpu_row(process: str, request: float, token: float) -> dict[str, Any]:
@@ -199,4 +199,4 @@ def stream(node: Node, tokens: int) -> None:
     body = {"prompt": PROMPT, "max_tokens": tokens, "stream": True}
     status, answer = ask(node.port, "POST", "/v1/completions", body)
     if status != 200 or not answer.endswith(b"[DONE]\n\n") or answer.count(b" token") < tokens:
-        raise Failure(f"bench serve: the node answered {status}: {answer[-300:]!r}")
+        raise Failure(f"bench node: the node answered {status}: {answer[-300:]!r}")

@@ -1,0 +1,1 @@
+"""lockstep bench serve: open-loop load on a running node, and what became of every request."""
