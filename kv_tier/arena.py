@@ -23,6 +23,7 @@ Value = TypeVar("Value", bound=np.generic)
 MAP_FIXED: Final = 0x10  # Linux's values; the mmap module does not name them before Python 3.13
 MAP_NORESERVE: Final = 0x4000
 MAP_FAILED: Final = ctypes.c_void_p(-1).value
+MOVE: Final = 1 | 2 | 4  # MREMAP_MAYMOVE, FIXED, DONTUNMAP
 OWN_MEMORY: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
 
 
@@ -47,6 +48,8 @@ def _libc() -> Any:
     pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     libc.mmap.argtypes = (pointer, size, number, number, number, ctypes.c_int64)
     libc.mmap.restype = pointer
+    libc.mremap.argtypes = (pointer, size, size, number, pointer)
+    libc.mremap.restype = pointer
     libc.madvise.argtypes = (pointer, size, number)
     return libc
 
@@ -88,8 +91,11 @@ class Arena(Generic[Value]):
     def is_mapped(self, block_id: int) -> bool:
         return block_id in self._mapped
 
-    def map_file(self, block_id: int, fd: int, offset: int) -> None:
+    def map_file(self, block_id: int, fd: int, offset: int, *, address: int | None = None) -> None:
         """The block is these bytes of the file from now on, read-only; fd may be closed.
+
+        address  of another mapping of these bytes: pages that it has brought in are moved here,
+                 which then need not be found one by one; it may be used and unmapped as before
 
         The file must never be cut short while it is mapped.   Raises MapRefused.
         """
@@ -97,10 +103,11 @@ class Arena(Generic[Value]):
         missing = offset + self.block_bytes - os.fstat(fd).st_size
         if missing > 0:  # a read behind a file's end would end the process
             raise MapRefused(block_id, f"the file lacks {missing} bytes")
-        reason = self._place(block_id, mmap.PROT_READ, mmap.MAP_SHARED, fd, offset)
-        if reason:
-            self.unmap(block_id)  # the refused call may have left a hole
-            raise MapRefused(block_id, reason)
+        if address is None or not self._move(block_id, address):
+            reason = self._place(block_id, mmap.PROT_READ, mmap.MAP_SHARED, fd, offset)
+            if reason:
+                self.unmap(block_id)  # the refused call may have left a hole
+                raise MapRefused(block_id, reason)
         self._mapped.add(block_id)
 
     def unmap(self, block_id: int) -> None:
@@ -137,6 +144,15 @@ class Arena(Generic[Value]):
         if LIBC.mmap(begin, self.block_bytes, protection, flags, fd, offset) == MAP_FAILED:
             return os.strerror(ctypes.get_errno())
         return ""
+
+    def _move(self, block_id: int, address: int) -> bool:
+        """A mapping's pages to the block's place, where it is mapped from now on, too.
+
+        False: a system before Linux 5.13 cannot; what was there may be gone.
+        """
+        begin = self._address + block_id * self.block_bytes
+        size = self.block_bytes
+        return bool(LIBC.mremap(address, size, size, MOVE, begin) == begin)
 
     def _forget(self, begin: int, end: int) -> None:
         """Whole pages of the bytes [begin, end)."""

@@ -6,10 +6,9 @@ What is wrong with a file is an exception of whoever opens or verifies it, and n
 """
 
 import errno
-import mmap
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import xxhash
 
@@ -25,10 +24,14 @@ from kv_tier.format import (
     header_bytes,
     padded_bytes,
 )
+from kv_tier.mapping import map_pages
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+
+POPULATE_BYTES: Final = 8 * PIECE_BYTES  # brought in before they are summed
 
 
 class Missing(Exception):
@@ -62,6 +65,7 @@ class OpenObject:
         self.parent = header.parent
         self._sums = sums
         self._files = files
+        self._pages: npt.NDArray[np.uint8] | None = None  # once they are verified
 
     def verify(self) -> None:
         """Bring every page in and hold it to its checksum. Takes long, without the GIL.
@@ -70,18 +74,25 @@ class OpenObject:
         """
         os.posix_fadvise(self.fd, self.payload_offset, 0, os.POSIX_FADV_WILLNEED)
         pages = self._map()
-        address = pages.ctypes.data
         for index, expected in enumerate(self._sums):
-            begin = index * PIECE_BYTES
-            piece = pages[begin : begin + PIECE_BYTES]
-            self._files.populate(self.path, address + begin, len(piece))
-            if xxhash.xxh3_128_digest(piece.data) != expected:
-                end = begin + len(piece)
+            begin, end = index * PIECE_BYTES, min((index + 1) * PIECE_BYTES, len(pages))
+            if begin % POPULATE_BYTES == 0:
+                size = min(POPULATE_BYTES, len(pages) - begin)
+                self._files.populate(self.path, pages.ctypes.data + begin, size)
+            digest = xxhash.xxh3_128(pages.data[begin:end]).digest()  # its one call keeps the GIL
+            if digest != expected:
                 raise CorruptFile(self.path, f"payload [{begin}, {end}) is not what was written")
+        self._pages = pages
+
+    @property
+    def address(self) -> int | None:
+        """Where its payload is mapped and brought in; None: nowhere yet."""
+        return None if self._pages is None else self._pages.ctypes.data
 
     def view(self) -> "npt.NDArray[np.uint8]":
         """The payload, mapped, read-only: (payload_bytes,). It outlives close()."""
-        return self._map()[: self.payload_bytes]
+        pages = self._map() if self._pages is None else self._pages
+        return pages[: self.payload_bytes]
 
     def close(self) -> None:
         """Give the descriptor back. Once more is nothing."""
@@ -91,14 +102,8 @@ class OpenObject:
 
     def _map(self) -> "npt.NDArray[np.uint8]":
         """Payload and padding. The mapping lives as long as the array."""
-        import numpy as np  # here, so that who only lists sessions does not load it
-
         assert self.fd >= 0, f"{self.path} is closed"
-        num_bytes = padded_bytes(self.payload_bytes)
-        mapping = mmap.mmap(
-            self.fd, num_bytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=self.payload_offset
-        )
-        return np.frombuffer(mapping, np.uint8)
+        return map_pages(self.fd, self.payload_offset, padded_bytes(self.payload_bytes))
 
 
 def open_file(path: Path, files: OsFiles | None = None) -> OpenObject:

@@ -89,6 +89,41 @@ def test_a_mapped_block_is_the_files_bytes_and_its_neighbours_are_not(file):
     assert set(arena.blocks[1].tolist()) == {7}
 
 
+def brought_in(path: Path) -> np.ndarray:
+    """Another mapping of the file's two pages of sevens."""
+    fd = os.open(path, os.O_RDONLY)
+    mapping = mmap.mmap(fd, 2 * PAGE, mmap.MAP_SHARED, mmap.PROT_READ, offset=PAGE)
+    os.close(fd)
+    pages = np.frombuffer(mapping, np.uint8)
+    assert set(pages.tolist()) == {7}
+    return pages
+
+
+def test_pages_that_were_brought_in_are_moved_and_both_mappings_live_apart(file):
+    arena, pages = paged_arena(), brought_in(file)
+    fd = os.open(file, os.O_RDONLY)
+    arena.map_file(1, fd, PAGE, address=pages.ctypes.data)
+    os.close(fd)
+    assert [set(block.tolist()) for block in arena.blocks] == [{1}, {7}, {3}, {4}]
+    assert set(pages.tolist()) == {7}
+    del pages
+    assert set(arena.blocks[1].tolist()) == {7}
+    arena.unmap(1)
+    arena.blocks[1] = 9
+    assert file.read_bytes()[PAGE:] == b"\x07" * 2 * PAGE
+
+
+def test_pages_that_cannot_be_moved_are_mapped_anew(file):
+    """As by a system that does not know how: here the address is nobody's."""
+    pages = brought_in(file)
+    address = pages.ctypes.data
+    del pages
+    arena, fd = paged_arena(), os.open(file, os.O_RDONLY)
+    arena.map_file(1, fd, PAGE, address=address)
+    os.close(fd)
+    assert [set(block.tolist()) for block in arena.blocks] == [{1}, {7}, {3}, {4}]
+
+
 def test_an_unmapped_block_is_zeros_and_writable(file):
     arena = paged_arena()
     map_into(arena, 1, file)

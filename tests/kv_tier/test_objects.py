@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kv_tier.files import DiskError, OsFiles
 from kv_tier.format import PAGE_BYTES, PIECE_BYTES, CorruptFile, NewerVersion, file_bytes, with_sum
 from kv_tier.objects import Elsewhere, ObjectStore, Source
-from kv_tier.open_object import Missing, open_file
+from kv_tier.open_object import POPULATE_BYTES, Missing, open_file
 from tests.kv_tier.faulty_files import FaultyFiles, ShortFiles, fails
 
 KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
@@ -185,10 +185,18 @@ def test_a_symbolic_link_is_not_followed(tmp_path):
         store.open("block", KEY, FINGERPRINT, 7)
 
 
+def test_what_was_verified_is_mapped_once(tmp_path):
+    ObjectStore(tmp_path).write(source(b"payload"))
+    with closing(ObjectStore(tmp_path).open("state", KEY, FINGERPRINT, 7)) as opened:
+        assert opened.address is None
+        opened.verify()
+        assert opened.address == opened.view().ctypes.data == opened.view().ctypes.data
+
+
 def test_pages_that_cannot_be_read_are_an_error_and_no_signal(tmp_path):
-    ObjectStore(tmp_path).write(source(bytes(3 * PIECE_BYTES)))
-    files = FaultyFiles(at=4, fault=fails(errno.EIO))  # open, pread, two pieces
-    opened = ObjectStore(tmp_path, files).open("state", KEY, FINGERPRINT, 3 << 20)
+    ObjectStore(tmp_path).write(source(bytes(POPULATE_BYTES + 1)))
+    files = FaultyFiles(at=4, fault=fails(errno.EIO))  # open, pread, then the pages, in two parts
+    opened = ObjectStore(tmp_path, files).open("state", KEY, FINGERPRINT, POPULATE_BYTES + 1)
     with closing(opened), pytest.raises(DiskError, match="Input/output error"):
         opened.verify()
     assert files.done == ["open", "pread", "populate", "populate"]

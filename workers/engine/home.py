@@ -101,7 +101,7 @@ class HostHome:
         """Mapped, or copied where it cannot be mapped."""
         try:
             if self._arena.can_map:
-                self._arena.map_file(block_id, file.fd, file.payload_offset)
+                self._arena.map_file(block_id, file.fd, file.payload_offset, address=file.address)
                 return
         except MapRefused:
             pass  # too many mappings, or a file system without them
