@@ -241,8 +241,8 @@ class Engine:
         return kept
 
     def behind(self, state_every_ms: int | None) -> list[Kept]:
-        """Between steps: what sequences added with `behind` have completed, to be written while they
-        go on; each is to be released.
+        """Between steps: what sequences added with `behind` have completed, to be written while
+        they go on; each is to be released.
 
         state_every_ms: a sequence's state comes along after so long; None: none does now
         """

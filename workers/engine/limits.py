@@ -44,9 +44,12 @@ class EngineLimits:
         return self.num_state_slots or SLOTS_OF_ONE * self.max_batch
 
 
-def limits_of(settings: Settings, config: ModelConfig) -> EngineLimits:
-    """What settings and machine allow for this model: at most KV for max_batch full contexts."""
-    budget = settings.kv_mib << 20 or machine_bytes() // KV_SHARE
+def limits_of(settings: Settings, config: ModelConfig, budget: int | None = None) -> EngineLimits:
+    """What settings and machine allow for this model: at most KV for max_batch full contexts.
+
+    budget  bytes for KV and state; None: of this machine's RAM
+    """
+    budget = budget or settings.kv_mib << 20 or machine_bytes() // KV_SHARE
     slots = state_slots_of(config, settings.max_batch, budget)
     kv_bytes = budget - slots * state_bytes(config)
     useful = settings.max_batch * blocks_for(config.context_length)

@@ -17,8 +17,8 @@ from collections.abc import Sequence as Items
 
 from kernels.ops import BLOCK_TOKENS
 from kv_tier.state_pool import StatePool
-from workers.engine.memory import Memory
 from workers.engine.chunks import Scheduled
+from workers.engine.memory import Memory
 from workers.engine.sequence import Sequence
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kernels.arrays import HOST, Arrays, Device
 from kernels.cpu.host import CpuOps
+from kernels.cuda.host import CudaOps
 from tests.workers.engine.fake import make_request, no_layer
 from tests.workers.engine.prefixes import Files, chains, events_of
 from tests.workers.engine.test_engine_models import Abandons
@@ -37,10 +39,18 @@ class Machine:
         self.ids = (np.load(GOLDEN / f"{name}.npz")["long_ids"].tolist()) * 6
 
     def engine(
-        self, after_layer=no_layer, is_sharing: bool = True, step_tokens: int = 300, **wanted
+        self,
+        after_layer=no_layer,
+        is_sharing: bool = True,
+        step_tokens: int = 300,
+        device: Device | None = None,
+        **wanted,
     ) -> Engine:
-        ops = CpuOps(2)
-        model = load_model(self.folder, ops, max_step_tokens=step_tokens, max_logit_rows=4)
+        """device: None is the CPU; wanted: fields of EngineLimits"""
+        ops, arrays = (CudaOps(device), device) if device else (CpuOps(2), HOST)
+        model = load_model(
+            self.folder, ops, max_step_tokens=step_tokens, max_logit_rows=4, arrays=arrays
+        )
         limits = EngineLimits(
             **{
                 "max_batch": 4,
@@ -59,10 +69,9 @@ class Machine:
             after_layer=after_layer,
             now_ms=lambda: time.time_ns() // 10**6,
             chain=chains(sizes) if is_sharing else None,
+            arrays=arrays,
         )
-        engine._home.kv.blocks[...] = np.nan  # what earlier owners left is never read
-        if engine._state is not None:
-            engine._home.state.conv[...] = engine._home.state.delta[...] = np.nan
+        spoil(engine, arrays)
         return engine
 
     def judged(self, request) -> list:
@@ -71,6 +80,14 @@ class Machine:
     def say(self, engine: Engine, request, journal=(), prefix=None) -> list:
         engine.add(request, journal, prefix=prefix)
         return [uncached(output.event) for output in events_of(engine, request.id)]
+
+
+def spoil(engine: Engine, arrays: Arrays) -> None:
+    """What earlier owners left is never read."""
+    home = engine._home
+    rooms = [home.kv.blocks] + ([home.state.conv, home.state.delta] if home.state else [])
+    for room in rooms:
+        arrays.write(room, np.full(room.shape, np.nan, room.dtype))
 
 
 @pytest.fixture(scope="module", params=MODELS)
