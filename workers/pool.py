@@ -1,10 +1,14 @@
 """A pool's process: `python -m workers.pool cpu` or `gpu`. One processor, one engine, one worker.
 
-The gpu pool of a machine without a GPU says "absent" and sleeps, unless LOCKSTEP_GPU=cpu, where a
-second CPU engine stands in for it, or LOCKSTEP_GPU=emulate, where the GPU's own kernels run on the
-CPU: the same bits, some hundred times slower, for tests.
+    absent    no GPU can be used here: said once, and why; the process sleeps
+    failed    the GPU is full or has failed: said, and tried again after a while
+    loading ──► ready ──the GPU fails──► requests are handed to the other pool; the process ends
+
+Tried again means: the process ends and its keeper starts it, for a context that has failed stays
+so. LOCKSTEP_GPU=emulate and =cpu do without a GPU (workers/processor.py).
 """
 
+import ctypes
 import os
 import signal
 import sys
@@ -12,6 +16,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import RedisError
@@ -22,55 +28,109 @@ from workers.wire import POOLS, PoolLoad
 from workers.worker_store import WorkerStore
 
 if TYPE_CHECKING:
-    from kernels.ops import Ops
     from kv_tier.chain import Chain
     from kv_tier.tier import KvTier
     from workers.engine.engine import Engine
     from workers.queue.pool_worker import PoolWorker
     from workers.text.text_model import TextModel
 
-ABSENT_S: Final = 2.0  # between two reports of a pool that is not there
+SAY_S: Final = 2.0  # between two reports of a pool that is not there
+RETRY_S: Final = 30.0  # until a GPU that failed is tried again
+FAILURE: Final = "gpu.failed"  # in LOCKSTEP_HOME/run: what the GPU's last user died of
 
 
 def main(arguments: list[str]) -> int:
-    """Run until SIGTERM."""
+    """Run until SIGTERM, or until the device fails."""
     if len(arguments) != 1 or arguments[0] not in POOLS:
         print(f"usage: python -m workers.pool {'|'.join(POOLS)}", file=sys.stderr)
         return 2
     pool, config = arguments[0], settings()
-    if pool == "gpu" and config.gpu in ("auto", "off"):
-        is_off = config.gpu == "off"
-        return stay_absent(config, "switched off" if is_off else "no GPU that can be used")
-    from kernels.cuda.emulate.build import NoCompiler
+    missing = why_no_gpu(config) if pool == "gpu" else None
+    if missing is not None:
+        return stay_absent(config, missing)
+    return serve(pool, config)
+
+
+def serve(pool: str, config: Settings) -> int:
+    """Work, as long as the processor does."""
+    from kernels.arrays import DeviceAbsent, DeviceError
     from workers.model.config import BadModel
 
+    failure = config.home / "run" / FAILURE
     try:
         worker = build_worker(pool, config)
-    except NoCompiler as error:
-        return stay_absent(config, str(error))
     except BadModel as error:
         logger(pool).error("no model", reason=str(error))
         return 1
+    except DeviceAbsent as error:
+        if failure.exists():  # it was there
+            return stay_failed(config, f"{failure.read_text()}; now: {error}")
+        return stay_absent(config, str(error))
+    except DeviceError as error:
+        return stay_failed(config, str(error))
+    failure.unlink(missing_ok=True)
     worker.work()
-    return int(worker.crashed)
+    if worker.failure:
+        note_failure(failure, worker.failure)
+    return int(worker.crashed or bool(worker.failure))
+
+
+def why_no_gpu(config: Settings) -> str | None:
+    """Why there can be none, as far as that is seen without loading anything; None: try."""
+    if config.gpu == "off":
+        return "switched off"
+    if config.gpu != "auto":
+        return None
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no NVIDIA driver: libcuda.so.1 is missing"
+    if find_spec("pycuda") is None:
+        return "PyCUDA is not installed: pip install 'lockstep[gpu]'"
+    return None
 
 
 def stay_absent(config: Settings, note: str) -> int:
     """Say again and again that there is no such processor here.   note: why"""
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
     logger("gpu").info("no GPU pool", reason=note)
-    store = WorkerStore.of(config)
-    load = PoolLoad(pool="gpu", worker=f"{os.uname().nodename}-absent", state="absent", note=note)
-    while not stopped.wait(ABSENT_S):
-        with suppress(RedisError):  # it comes back, or this process ends
-            store.report(load)
+    say_until_stopped(config, "absent", note, None)
     return 0
 
 
+def stay_failed(config: Settings, note: str) -> int:
+    """Say that the processor cannot be used, and try again after a while."""
+    logger("gpu").error("the GPU cannot be used", reason=note, tried_again_in_s=RETRY_S)
+    return 0 if say_until_stopped(config, "failed", note, RETRY_S) else 1
+
+
+def say_until_stopped(config: Settings, state: str, note: str, seconds: float | None) -> bool:
+    """Report every few seconds; False: so many have passed."""
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    store = WorkerStore.of(config)
+    load = PoolLoad(pool="gpu", worker=f"{os.uname().nodename}-{state}", state=state, note=note)
+    end = None if seconds is None else time.monotonic() + seconds
+    while end is None or time.monotonic() < end:
+        with suppress(RedisError):  # it comes back, or this process ends
+            store.report(load)
+        if stopped.wait(SAY_S):
+            return True
+    return False
+
+
+def note_failure(path: Path, failure: str) -> None:
+    """For the next process: there is a GPU, even if it does not see one."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(failure)
+
+
 def build_worker(pool: str, config: Settings) -> "PoolWorker":
-    """The model, its engine and the worker around it. Raises BadModel, NoCompiler."""
+    """The model, its engine and the worker around it.
+
+    Raises BadModel, DeviceAbsent, DeviceFull, DeviceLost.
+    """
     store = WorkerStore.of(config)  # before rq is imported: it reads its key prefix then
     from workers.queue.pool_worker import PoolWorker, after_layer
     from workers.queue.pulse import Pulse
@@ -108,41 +168,26 @@ def find_tier(pool: str, config: Settings) -> "KvTier | None":
         return None
 
 
-def ops_of(pool: str, config: Settings) -> "Ops":
-    """The arithmetic of a pool. Raises NoCompiler."""
-    if pool == "gpu" and config.gpu == "emulate":
-        from kernels.cuda.emulate.host import emulated_ops
-
-        return emulated_ops()
-    from kernels.cpu.host import CpuOps
-
-    return CpuOps(config.num_threads)
-
-
 def build_engine(
     pool: str, config: Settings, after_layer: Callable[[], None], tier: "KvTier | None"
 ) -> "tuple[Engine, TextModel, int]":
     """A pool's engine with the configured model, its text side, and its number of state slots.
 
-    Raises BadModel, NoCompiler.
+    Raises BadModel, DeviceAbsent, DeviceFull, DeviceLost.
     """
     from workers.engine.engine import Engine
     from workers.engine.limits import limits_of
-    from workers.model.build import PACK, load_model
+    from workers.model.build import PACK
     from workers.model.catalog import ensure
     from workers.model.pack import Weights
+    from workers.processor import open_processor
     from workers.text.text_model import TextModel
 
+    processor = open_processor(pool, config)
     folder = ensure(config.home, config.model, progress=None)
-    limits = limits_of(config, Weights.open(folder / PACK).config)
-    ops = ops_of(pool, config)
-    model = load_model(
-        folder,
-        ops,
-        max_step_tokens=limits.max_step_tokens,
-        max_logit_rows=limits.max_batch,
-        in_huge_pages=config.huge_pages,
-    )
+    shape = Weights.open(folder / PACK).config
+    model = processor.load_model(folder, limits_of(config, shape), config)
+    limits = limits_of(config, shape, processor.kv_budget(config))
     text = TextModel.load(folder)
 
     def chain(tenant: str) -> "Chain":
@@ -152,11 +197,14 @@ def build_engine(
     engine = Engine(
         model,
         text,
-        ops,
+        processor.ops,
         limits,
         after_layer=after_layer,
         now_ms=now_ms,
         chain=None if tier is None else chain,
+        arrays=processor.arrays,
+        table=config.classes,
+        timer=time.monotonic,
     )
     return engine, text, 0 if model.config.state is None else limits.state_slots
 

@@ -183,7 +183,6 @@ class Keys:
         self.placements = f"{prefix}:placements"  # counters: kinds of plans
         self.control = f"{prefix}:control"
         self.pools = f"{prefix}:pools"
-        self.replanned = f"{prefix}:replanned"  # a router has just done it
         self.waiting = f"{prefix}:waiting"  # ids that wait for their session
         self.webhooks_due = f"{prefix}:webhooks:due"
         self.webhook_queue = self.queue(WEBHOOKS)
@@ -277,7 +276,8 @@ END_ENTRY_ID: Final = "1-0"
 class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     """What a pool says of itself, every second; gone when it stops saying so.
 
-    state           "loading", "ready", "absent" (no such processor on this machine)
+    state           "loading", "ready", "absent" (no such processor on this machine), "failed" (it
+                    is full or broken, and will be tried again); note says why
     running         requests that it has claimed, of capacity places
     progress        counts layers computed: moves whenever anything moves
     kv              what the KV tier counts: hits, bytes, seconds saved; names are kv_tier's

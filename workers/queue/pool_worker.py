@@ -11,6 +11,7 @@ short requests never wait for a disk.
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -19,6 +20,7 @@ import msgspec
 from redis.exceptions import RedisError
 from rq.worker_registration import clean_worker_registry
 
+from kernels.arrays import DeviceError
 from workers.engine.engine import EngineLoad, Output, StepAbandoned
 from workers.log import logger
 from workers.queue.batch_worker import BatchWorker
@@ -109,6 +111,7 @@ class PoolWorker(BatchWorker):
         self.load = engine.load()
         self.load_at = 0.0
         self.rounds = 0
+        self.failure = ""  # of the device, in one line
         self.sessions = None if backing is None else SessionPart(self, backing)
 
     # --- hooks ---
@@ -160,8 +163,7 @@ class PoolWorker(BatchWorker):
             self.engine.add(request, journal)
         else:
             keep = prepared.turn is not None
-            prefix = prepared.prefix
-            self.sessions.engine.add(request, journal, prefix=prefix, keep=keep, behind=keep)
+            self.sessions.engine.add(request, journal, prefix=prepared.prefix, keep=keep)
 
     def classed(self, request: Request) -> Request:
         """With the class that it was given while a restorer had it."""
@@ -190,12 +192,29 @@ class PoolWorker(BatchWorker):
             outputs = self.engine.step()
         except StepAbandoned:
             return
+        except DeviceError as error:
+            return self.fail(error)
         for output in outputs:
             self.tell(output)
-        if self.sessions is not None:
-            self.sessions.write_behind()
         if time.monotonic() - self.load_at > LOAD_S:
             self.take_load()
+
+    def fail(self, error: DeviceError) -> None:
+        """The device cannot go on: what is here goes on in the other pool, and this process ends.
+
+        What a request has computed is lost but for what is in files; its tokens are journalled.
+        """
+        self.failure, other = str(error), next(p for p in POOLS if p != self.queue_name)
+        self.request_stop(0, None)
+        with self.claiming:  # none follows
+            held = list(self.held.values())
+        self.running.clear()
+        for item in held:
+            self.hand_over(item, other)
+        count, log = len(held), logger(self.queue_name)
+        log.error("the GPU failed", reason=self.failure, requests=count, go_on_in=other)
+        with suppress(RedisError):
+            self.report()
 
     def tell(self, output: Output) -> None:
         running = self.running[output.request_id]
@@ -276,7 +295,7 @@ class PoolWorker(BatchWorker):
     def flush(self, seconds: float) -> None:
         """Sequences leave the engine with what they have computed; what is told is written."""
         if self.sessions is not None:
-            if not self.crashed:
+            if not self.crashed:  # of a device that failed nothing is running any more
                 self.suspend_all()
             self.sessions.end(seconds / 2)
         self.emitter.flush(seconds)
@@ -290,7 +309,7 @@ class PoolWorker(BatchWorker):
 
     def linger(self) -> None:
         """What was handed back goes on without being computed again, as far as time allows."""
-        if self.sessions is None or self.crashed:
+        if self.sessions is None or self.crashed or self.failure:
             return
         while (left_s := self.pulse.stopped_at + LINGER_S - time.monotonic()) > 0:
             while message := self.next_message(0.0):
@@ -321,7 +340,8 @@ class PoolWorker(BatchWorker):
             PoolLoad(
                 pool=self.queue_name,
                 worker=self.name,
-                state="ready",
+                state="failed" if self.failure else "ready",
+                note=self.failure,
                 model=self.model,
                 running=len(self.held),
                 waiting=self.load.waiting,
