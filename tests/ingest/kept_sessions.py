@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kv_tier.export import Node
+from kv_tier.carried import Node
 from kv_tier.manifest import Checkpoint, Manifest, Message
 from kv_tier.objects import Source
 from kv_tier.prefix import Sizes

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kv_tier.bundle import BLOCK, MANIFEST, BadExport, Reader, Writer
+from kv_tier.carried import misfit
 from kv_tier.dump import verify_file
-from kv_tier.export import CannotExport, CannotImport, export_session, import_session, misfit
+from kv_tier.export import CannotExport, export_session
+from kv_tier.importing import CannotImport, import_session
 from kv_tier.manifest import encode_manifest
 from kv_tier.open_object import open_file
 from kv_tier.sessions import BadName

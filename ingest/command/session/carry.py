@@ -14,7 +14,7 @@ from workers.settings import settings
 from workers.wire import DEFAULT_TENANT
 
 if TYPE_CHECKING:
-    from kv_tier.export import Carried, Node
+    from kv_tier.carried import Carried, Node
 
 File = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
 
@@ -46,7 +46,7 @@ def import_command(
 ) -> None:
     """Read a session from a file; nothing of it can be seen before all of it was checked."""
     from kv_tier.bundle import BadExport
-    from kv_tier.export import CannotImport, import_session
+    from kv_tier.importing import CannotImport, import_session
 
     node = None if log_only else needed()
     with opened() as tier, bar() as shown:

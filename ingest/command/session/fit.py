@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from workers.settings import settings
 
 if TYPE_CHECKING:
-    from kv_tier.export import Node
+    from kv_tier.carried import Node
     from kv_tier.manifest import Manifest
 
 
 def served() -> "Node | None":
     """What KV must have been made with to be of use here; None: the model is not here."""
     from kernels.arithmetic import ARITHMETIC_VERSION
-    from kv_tier.export import Node
+    from kv_tier.carried import Node
     from workers.engine.payload import sizes_of
     from workers.model import catalog
     from workers.model.build import PACK
@@ -30,7 +30,7 @@ def served() -> "Node | None":
 
 def why_not(manifest: "Manifest") -> str | None:
     """Why this node cannot go on from its KV; None: it can."""
-    from kv_tier.export import misfit
+    from kv_tier.carried import misfit
 
     node = served()
     if node is None:
