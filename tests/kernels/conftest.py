@@ -1,15 +1,21 @@
 """The sides that an op's tests run on, and how far each may be from the float64 judge."""
 
+import os
+
 import pytest
 
 from kernels.cpu.host import CpuOps, usable_isas
 from kernels.cuda.emulate.host import emulated_ops
 from kernels.reference import ReferenceOps
+from tests.kernels.cuda.conftest import gpu, pycuda_place
+from tests.kernels.cuda.round_trip import round_trip_ops
 from tests.kernels.scalar_ops import ScalarOps, compile_model
 
+__all__ = ["gpu", "pycuda_place"]  # fixtures
 SIDES = (
     *("avx2-1", "avx2-5", "avx512-1", "avx512-2", "amx-1", "amx-2", "scalar"),  # ISA-threads
     *("gpu-forward", "gpu-shuffled"),  # emulated, in this order of threads
+    *(("gpu-real",) if os.environ.get("LOCKSTEP_TEST_GPU") else ()),  # make test-gpu
 )
 TOLERANCES = {  # (relative, absolute) to the judge, float32
     "embed": (1e-7, 1e-7),
@@ -42,11 +48,19 @@ def ops(request, scalar):
     name, _, threads = request.param.partition("-")
     if name == "scalar":
         return scalar
+    if threads == "real":
+        return request.getfixturevalue("gpu_ops")
     if name == "gpu":
         return emulated_ops(threads)
     if name not in usable_isas():
         pytest.skip(f"this processor lacks {name}")
     return CpuOps(int(threads), name)
+
+
+@pytest.fixture(scope="session")
+def gpu_ops(gpu):
+    """The ops on a device, for arrays in RAM."""
+    return round_trip_ops(gpu)
 
 
 @pytest.fixture(scope="session")

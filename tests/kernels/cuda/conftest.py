@@ -5,10 +5,11 @@ import ctypes
 import os
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
-from kernels.cuda.device import open_device
+from kernels.cuda.device import GpuDevice, open_device
 from kernels.cuda.emulate.build import NoCompiler, library
 from kernels.cuda.emulate.driver import NAME, driver_folder, environment
 from kernels.cuda.emulate.pycuda_site import NoPyCuda, site
@@ -33,15 +34,21 @@ def pycuda_place():
 @pytest.fixture(scope="session")
 def gpu(pycuda_place):
     """The device, opened once."""
-    if not IS_REAL:
-        try:
-            ctypes.CDLL(str(driver_folder() / NAME), ctypes.RTLD_GLOBAL)
-            os.environ["LOCKSTEP_CUDA_KERNELS"] = str(library())
-        except NoCompiler as error:
-            pytest.skip(str(error))
-    device = open_device()
+    try:
+        device = opened()
+    except NoCompiler as error:
+        pytest.skip(str(error))
     yield device
     device.close()
+
+
+@cache
+def opened() -> GpuDevice:
+    """For this process; PyCUDA can be imported. Raises NoCompiler."""
+    if not IS_REAL:
+        ctypes.CDLL(str(driver_folder() / NAME), ctypes.RTLD_GLOBAL)
+        os.environ["LOCKSTEP_CUDA_KERNELS"] = str(library())
+    return open_device()
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,8 @@ The tests of the ops beside this folder run on the emulated kernels too; here st
 only a GPU's launch geometry tells apart.
 """
 
+import os
+
 import numpy as np
 import pytest
 
@@ -28,7 +30,15 @@ from tests.kernels.state_cases import Recurrence
 
 CPU = CpuOps(1)
 GPU = {order: emulated_ops(order) for order in ORDERS}
-orders = pytest.mark.parametrize("order", ORDERS)
+DEVICE = ("device",) if os.environ.get("LOCKSTEP_TEST_GPU") else ()  # make test-gpu
+orders = pytest.mark.parametrize("order", (*ORDERS, *DEVICE))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def device(request):
+    """With make test-gpu, the device is one more side."""
+    if DEVICE:
+        GPU["device"] = request.getfixturevalue("gpu_ops")
 
 
 @orders
