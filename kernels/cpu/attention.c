@@ -16,7 +16,8 @@
  *   L, O     = fma(l, b, L * a), fma(o, b, O * a);  out = O / L
  *
  * A piece of work is some neighbouring tokens and one kv head (attention_groups.h): the query heads
- * of that group and the tokens of one sequence share each stripe's conversion to f32.
+ * of that group and the tokens of one sequence share each stripe's conversion to f32. Where that is
+ * too few pieces for the threads, it is a span of keys (attention_spans.h).
  * Per stripe and query 128 * D multiply-adds, at most 16 a cycle; 256 * D bytes read from memory.
  * Measured / limit, one core: 27 to 32 G / 38 G (16 a cycle) for a chunk of 256 or 512 tokens; 45
  * to 50 G with attention_avx512.c. One token reads 7 to 11 GB/s of KV: it converts as long as it
@@ -25,7 +26,7 @@
  * Source: Dao et al. 2022, arXiv:2205.14135; paged form: Kwon et al. 2023, arXiv:2309.06180.
  */
 #pragma GCC target("avx2,fma,f16c")
-#include "attention_groups.h"
+#include "attention_spans.h"
 
 void store_kv_avx2(kv_layer kv, const float *k, const float *v, const int64_t *slots, long T) {
     const __m256 top = SET(65504.0f), bottom = SET(-65504.0f);

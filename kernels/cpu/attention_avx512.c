@@ -12,7 +12,7 @@
  * Spec: kernels/reference.py attention. Bench: tests/bench/bench_kernels.py --op attention.
  */
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
-#include "attention_groups.h"
+#include "attention_spans.h"
 
 #define SET16(v) _mm512_set1_ps(v)
 

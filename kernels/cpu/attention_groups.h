@@ -86,32 +86,46 @@ static uint16_t *stripe_at(kv_layer kv, const int32_t *table, long kv_head, long
            (kv_head * BLOCK_TOKENS + base % BLOCK_TOKENS) * kv.D;
 }
 
-/* All stripes of one group of queries: the same sequence, the same kv head, positions ascending. */
-static void attend_group(group *g, kv_layer kv, const int32_t *table, long kv_head, float scale) {
-    const long last = g->rows[g->count - 1].position, D = kv.D;
+static void begin_group(group *g) {
     for (int r = 0; r < ROWS; r++) g->M[r] = g->L[r] = g->m[r] = g->l[r] = 0.0f;
     for (int r = 0; r < ROWS; r++) g->seen[r] = g->first[r] = 0;
-    for (long base = g->rows[0].first / STRIPE_KEYS * STRIPE_KEYS; base <= last;
-         base += STRIPE_KEYS) {
-        const long count = last - base + 1 < STRIPE_KEYS ? last - base + 1 : STRIPE_KEYS;
-        const long next = base + STRIPE_KEYS <= last ? base + STRIPE_KEYS : base;
-        const uint16_t *keys = stripe_at(kv, table, kv_head, base);
-        g->ahead = stripe_at(kv, table, kv_head, next) - keys;
-        stripe_scores(g, keys, base, count, D, scale);
-        for (int r = 0; r < g->count; r++) {
-            const key_range seen = keys_seen(&g->rows[r], base, count);
-            g->seen[r] = seen.begin < seen.end ? -1 : 0;
-            g->first[r] = seen.is_first ? -1 : 0;
-            if (g->seen[r]) g->m[r] = stripe_weights(g->P[r], &g->l[r], seen);
-        }
-        merge_factors(g);
-        stripe_values(g, keys + kv.values_offset, base, count, D);
+}
+
+/* The stripe of keys from base on, merged into what the group has. */
+static void attend_stripe(group *g, kv_layer kv, const int32_t *table, long kv_head, long base,
+                          float scale) {
+    const long last = g->rows[g->count - 1].position, D = kv.D;
+    const long count = last - base + 1 < STRIPE_KEYS ? last - base + 1 : STRIPE_KEYS;
+    const long next = base + STRIPE_KEYS <= last ? base + STRIPE_KEYS : base;
+    const uint16_t *keys = stripe_at(kv, table, kv_head, base);
+    g->ahead = stripe_at(kv, table, kv_head, next) - keys;
+    stripe_scores(g, keys, base, count, D, scale);
+    for (int r = 0; r < g->count; r++) {
+        const key_range seen = keys_seen(&g->rows[r], base, count);
+        g->seen[r] = seen.begin < seen.end ? -1 : 0;
+        g->first[r] = seen.is_first ? -1 : 0;
+        if (g->seen[r]) g->m[r] = stripe_weights(g->P[r], &g->l[r], seen);
     }
+    merge_factors(g);
+    stripe_values(g, keys + kv.values_offset, base, count, D);
+}
+
+static void end_group(const group *g, long D) {
     for (int r = 0; r < g->count; r++)
         for (long d = 0; d < D; d += 8) {
             const __m256 out = _mm256_div_ps(_mm256_load_ps(g->O + r * D + d), SET(g->L[r]));
             _mm256_storeu_ps(g->rows[r].out + d, out);
         }
+}
+
+/* All stripes of one group of queries: the same sequence, the same kv head, positions ascending. */
+static void attend_group(group *g, kv_layer kv, const int32_t *table, long kv_head, float scale) {
+    const long last = g->rows[g->count - 1].position;
+    begin_group(g);
+    for (long base = g->rows[0].first / STRIPE_KEYS * STRIPE_KEYS; base <= last;
+         base += STRIPE_KEYS)
+        attend_stripe(g, kv, table, kv_head, base, scale);
+    end_group(g, kv.D);
 }
 
 typedef struct {
@@ -123,23 +137,28 @@ typedef struct {
     long tokens; /* neighbouring tokens of one piece */
 } attention_job;
 
+static query query_of(const attention_job *j, long t, long head) {
+    const long row = (t * j->step.heads + head) * j->kv.D;
+    const long position = j->step.positions[t], before = position - j->step.window + 1;
+    return (query){j->q + row, j->out + row, position, before > 0 ? before : 0};
+}
+
+static const int32_t *table_of(const attention_job *j, long t) {
+    return j->step.block_tables + j->step.seq_index[t] * j->step.max_blocks;
+}
+
 /* Tokens [begin, end) and one kv head: cut into groups of one sequence and at most ROWS queries. */
 static void attend_tokens(const attention_job *j, long begin, long end, long kv_head) {
-    const long heads = j->step.heads, share = heads / j->kv.kv_heads, D = j->kv.D;
+    const long share = j->step.heads / j->kv.kv_heads;
     group g;
     g.count = 0;
     for (long t = begin; t < end; t++)
         for (long h = 0; h < share; h++) {
-            const long row = t * heads + kv_head * share + h;
-            const long position = j->step.positions[t], before = position - j->step.window + 1;
-            g.rows[g.count++] =
-                (query){j->q + row * D, j->out + row * D, position, before > 0 ? before : 0};
+            g.rows[g.count++] = query_of(j, t, kv_head * share + h);
             const int is_last = h + 1 == share &&
                                 (t + 1 == end || j->step.seq_index[t + 1] != j->step.seq_index[t]);
             if (!is_last && g.count < ROWS) continue;
-            attend_group(&g, j->kv,
-                         j->step.block_tables + j->step.seq_index[t] * j->step.max_blocks, kv_head,
-                         j->scale);
+            attend_group(&g, j->kv, table_of(j, t), kv_head, j->scale);
             g.count = 0;
         }
 }
@@ -150,14 +169,6 @@ static void attention_piece(void *argument, long begin, long end) {
         const long first = item / j->kv.kv_heads * j->tokens, last = first + j->tokens;
         attend_tokens(j, first, last < j->step.T ? last : j->step.T, item % j->kv.kv_heads);
     }
-}
-
-static void attention(float *out, const float *q, kv_layer kv, attention_step step, float scale,
-                      int threads) {
-    const long share = step.heads / kv.kv_heads,
-               tokens = step.T <= 32 || share >= ROWS ? 1 : ROWS / share;
-    attention_job job = {out, q, kv, step, scale, tokens};
-    pool_for(threads, (step.T + tokens - 1) / tokens * kv.kv_heads, 1, attention_piece, &job);
 }
 
 #endif

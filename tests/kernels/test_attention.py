@@ -51,6 +51,27 @@ def test_a_window_agrees_with_judge_and_law(
     same_bits(law, talk.attend(ops, kv, rows, window))
 
 
+@pytest.mark.parametrize("window", (0, 700))
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(6, 1, 64), (9, 3, 24), (2, 2, 256)])
+def test_keys_shared_out_over_threads_have_the_bits_of_the_law(
+    ops, scalar, window, heads, kv_heads, head_dim
+):
+    talk = Conversation([1100, 3, 577], heads, kv_heads, head_dim)
+    kv = talk.stored(scalar)
+    for rows in ([1099], [1099, 1102], [1098, 1099, 1102, 1103 + 576], [1103 + 511]):
+        law = talk.attend(scalar, kv, np.array(rows), window)
+        same_bits(law, talk.attend(ops, kv, np.array(rows), window))
+
+
+def test_a_nan_among_keys_shared_out_spoils_its_own_head_only(ops, scalar):
+    talk = Conversation([900], 2, 2, 64)
+    kv, rows = talk.stored(scalar), np.array([899])
+    kv.blocks[talk.block_tables[0, 1], 1, 0, 1, 40] = np.nan  # a key of the second head
+    out = talk.attend(ops, kv, rows)
+    assert np.isnan(out[:, 1]).all()
+    same_bits(talk.attend(scalar, kv, rows)[:, :1], out[:, :1])
+
+
 def test_a_token_does_not_see_what_lies_before_its_window(ops):
     talk = Conversation([300], 3, 1, 16)
     kv, rows = talk.stored(ops), np.arange(190, 300)
