@@ -22,7 +22,7 @@ from ingest.pulse import Pulse, take_pulse
 from ingest.tokens import Entry, TokenReader
 from router.admit import Door, Reject, admit
 from router.prompt import VARIABLES
-from router.route import max_sequence_tokens
+from router.pools import max_sequence_tokens
 from workers.address import Networks, parse_networks
 from workers.log import logger
 from workers.settings import Settings

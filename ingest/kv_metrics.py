@@ -54,6 +54,8 @@ NAMES: Final[Mapping[str, Told]] = {
     "undeletable": Told("undeletable_objects", "files that should have gone and could not"),
     "suspended_bytes": Told("suspended_bytes", "bytes written behind ended turns"),
     "suspended_s": Told("suspend_seconds", "time that it took"),
+    "behind_bytes": Told("behind_bytes", "bytes written behind turns that went on"),
+    "behind_s": Told("behind_seconds", "time that it took"),
     "suspend_failed": Told("suspend_failed", "turns whose KV could not be written"),
     "suspend_dropped": Told("suspend_dropped", "turns whose KV was not written: too many waited"),
     "suspend_waiting": Told("suspend_waiting", "turns whose KV waits to be written", False),

@@ -103,6 +103,14 @@ class Ledger:
         if reservation is not None:
             self._reserved.pop(reservation, None)
 
+    def renew(self, names: Iterable[bytes]) -> None:
+        """Those that still wait for a manifest do so for longer."""
+        query = "UPDATE objects SET young_ms = ? WHERE name = ? AND young_ms > 0"
+        young_ms = self._now_ms() + YOUNG_MS
+        rows = [(young_ms, name) for name in names]
+        if rows:
+            self._file.write(lambda db: db.executemany(query, rows))
+
     def price(self, objects: Sequence[Stored], seconds_per_token: float) -> None:
         """What computing these took."""
         prices = [(seconds_per_token * one.num_tokens, one.name) for one in objects]

@@ -134,6 +134,11 @@ class KvTier:
         self._counters.add(written_objects=len(new), written_bytes=num_bytes)
         return num_bytes
 
+    def renew(self, block_keys: Iterable[bytes]) -> None:
+        """Blocks of a sequence that goes on: they wait longer for their manifest."""
+        with suppress(DiskError):  # only books
+            self.ledger.renew(name_of("block", key) for key in block_keys)
+
     def _write(self, source: Source, stored: Stored, drop_cache: bool) -> int:
         """Bytes written; 0: somebody else was quicker."""
         with self._budget.reserved(source.tenant, stored.num_bytes) as reservation:

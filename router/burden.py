@@ -15,7 +15,7 @@ from workers.sla import SlaTable
 
 QUEUED_MS: Final = 2_000.0  # a queue holds so much work that is not begun, so a pool never runs dry
 QUEUED_LEAST: Final = 2
-QUEUED_MOST: Final = 2  # times places
+QUEUED_MOST: Final = 2  # times places, of a pool that does not report its cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,33 +94,51 @@ def keeps_pace(wanted: Wanted, pool: PoolView, table: SlaTable) -> bool:
 def has_room(wanted: Wanted, pool: PoolView, table: SlaTable, *, displaces: bool = True) -> bool:
     """Whether it may go into the pool's queue now; else it waits where any pool can take it.
 
-    What is less urgent is not counted: it makes room, or it is passed over in the queue.
+    What is less urgent is not counted: it makes room, or is passed in the queue.
     """
-    level = table.urgency[table[wanted.sla].name]
-    queue = [q for q in pool.queue if table.urgency[table[q.sla].name] <= level]
-    lower = 0
-    if displaces:
-        lower = sum(n for sla, n in pool.by_class.items() if table.urgency[table[sla].name] > level)
-    staying = max(0, pool.running - lower)
-    spare = queue_places(pool)
-    if staying + len(queue) + len(pool.coming) >= pool.places + spare or len(queue) >= max(
-        spare, pool.places
-    ):
+    if places_for(wanted.sla, pool, table, displaces=displaces) <= 0:
         return False
-    if not pool.total_blocks or (lower and not queue):
+    queue = before(wanted.sla, pool, table)
+    if not pool.total_blocks or (displaces and not queue and lower_of(wanted.sla, pool, table)):
         return True
     unmet = pool.waiting_blocks + sum(other.blocks for other in queue)
     return not unmet or unmet + wanted.blocks <= pool.free_blocks
 
 
+def places_for(sla: str, pool: PoolView, table: SlaTable, *, displaces: bool = True) -> int:
+    """Requests of this class that may still go into the pool's queue: its free places, and more.
+
+    A pool that does not report its cost: as many as its queue holds.
+    """
+    if not pool.is_ready:
+        return 0
+    queued = len(before(sla, pool, table))
+    if pool.cost is None:
+        return QUEUED_MOST * pool.places - queued
+    staying = pool.running - (lower_of(sla, pool, table) if displaces else 0)
+    return pool.places + queue_places(pool) - max(0, staying) - queued - len(pool.coming)
+
+
+def before(sla: str, pool: PoolView, table: SlaTable) -> list[Wanted]:
+    """What waits in the queue and is as urgent, or more."""
+    level = table.urgency[table[sla].name]
+    return [other for other in pool.queue if table.urgency[table[other.sla].name] <= level]
+
+
+def lower_of(sla: str, pool: PoolView, table: SlaTable) -> int:
+    """How many of those that the pool has claimed are less urgent."""
+    level = table.urgency[table[sla].name]
+    lower = sum(n for name, n in pool.by_class.items() if table.urgency[table[name].name] > level)
+    return min(lower, pool.running)
+
+
 def queue_places(pool: PoolView) -> int:
     """Requests that may wait in its queue beyond its free places."""
-    most = QUEUED_MOST * pool.places
-    if pool.cost is None:
-        return most
+    assert pool.cost is not None
+    most = pool.places
     output = sum(pool.output_tokens.values()) / len(pool.output_tokens) if pool.output_tokens else 0
     if not output:
         return most
-    decodes = max(1, pool.decoding)
+    decodes = max(1, min(pool.places, pool.decoding))
     end_ms = output * pool.cost.step_ms(decodes, pool.context_tokens) / decodes
     return int(min(most, max(QUEUED_LEAST, QUEUED_MS / max(end_ms, 0.001))))

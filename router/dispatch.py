@@ -1,35 +1,36 @@
 """What the router does to a message once it is decided: one atomic script, one line of log."""
 
+import time
 from typing import Any, Final
 
 import msgpack
 
 from router.admit import Reject
 from router.consumer import Entry
-from router.route import Route
+from router.placement import Plan
 from workers.log import logger
 from workers.store import Store
-from workers.wire import EndEvent, Request
+from workers.wire import EndEvent, Planned, Request
 
 DEAD_BODY_BYTES_MAX: Final = 16_384  # of a message, kept in its dead letter
 
 log = logger("router")
 
 
-def dispatch(store: Store, entry: Entry, request: Request, route: Route) -> bool:
-    """Into the queue of its pool, or behind its session's other requests.
-
-    False: it is there already, or another router's.
-    """
+def dispatch(store: Store, entry: Entry, request: Request, plan: Plan) -> str:
+    """Into the queue of its pool, or behind its session's other requests. As Store.route."""
+    since_ms = max(0, time.time_ns() // 1_000_000 - request.arrival_ms)
+    ttft_ms = None if plan.ttft_ms is None else since_ms + plan.ttft_ms
     outcome = store.route(
         sla=entry.sla,
         entry_id=entry.entry_id,
         request=request,
-        pool=route.pool,
-        reason=route.reason,
+        pool=plan.pool,
+        reason=plan.reason,
+        plan=Planned(kind=plan.kind, then_pool=plan.then, predicted_ttft_ms=ttft_ms),
     )
-    log.debug(outcome, id=request.id, sla=entry.sla, pool=route.pool)
-    return outcome in ("routed", "waits")
+    log.debug(outcome, id=request.id, sla=entry.sla, plan=plan.kind)
+    return outcome
 
 
 def refuse(store: Store, entry: Entry, reject: Reject) -> None:

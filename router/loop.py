@@ -1,38 +1,61 @@
 """The router's loop: see what waits, read as much as the pools have room for, admit, place.
 
-    waiting ──turns.share──► consumer.read ──admit──► route ──dispatch──► queue of a pool
-                                               │         │
-                                               refuse    no pool is ready: held, and tried again
+    waiting ──turns.share──► consumer.read ──admit──► place ──dispatch──► queue of a pool
+                                               │       │ ▲
+                                               refuse  │ └── asked again when something changed
+                                                       └───► held: no pool has room for it yet
 
-A held message stays pending in its stream: if the router dies, it is read again. While anything is
-held, or the pools are full, nothing new is read.
+    in a queue, or running ──replan──► Store.move: another pool goes on
+
+A held message stays pending in its stream: if the router dies, it is read again. Only HELD_MOST of
+a class are held, and those of one class never keep others from being read. While no pool is ready
+nothing is read.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from router.admit import Door, Reject, admit, reject_entry
+from router.burden import places_for
 from router.consumer import Consumer, Entry
 from router.dispatch import dispatch, expire, refuse
 from router.entry import read_entry
+from router.forecast import rank_of
+from router.placement import Plan, place
+from router.pools import PoolView, Wanted, max_sequence_tokens, wanted_of
 from router.refusal import Refused
-from router.route import Route, max_sequence_tokens, route
+from router.replan import replan
+from router.sight import Sight
 from router.turns import Turns
 from workers.address import Networks
+from workers.log import logger
 from workers.sla import SlaTable
 from workers.store import Store
 from workers.text.text_model import TextModel
-from workers.wire import POOLS, PoolLoad, Request
+from workers.wire import Request
 
 ALIVE_EVERY_S: Final = 1.0
 ALIVE_TTL_S: Final = 5
 HOUSEKEEPING_EVERY_S: Final = 5.0
-LOADS_AGE_S: Final = 0.25  # how old a look at the pools may be
+REPLAN_EVERY_S: Final = 1.0
 READ_ATTEMPTS: Final = 2  # times max_attempts: then a poison message is not even decoded
 FULL_PAUSE_S: Final = 0.05  # until the pools may have room again
+HELD_MOST: Final = 16  # of a class: among so many the pools may choose what suits them
 CLASSES: Final = SlaTable()
-BATCHES_QUEUED: Final = 2  # in RQ's queue; all else waits in the streams, where classes count
+
+log = logger("router")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A request that is admitted and not placed.   home: the pool of its session's last request"""
+
+    entry: Entry
+    request: Request
+    wanted: Wanted
+    home: str | None
 
 
 class Router:
@@ -56,12 +79,13 @@ class Router:
         self.allow = allow
         self.table = table
         self.turns = Turns(table)
-        self.held: list[Entry] = []
+        self.sight = Sight(store, text.name)
+        self.held: list[Held] = []
         self.stop_asked = stop_asked
         self.prefetch = prefetch
         self.num_handled = 0
-        self._loads: list[PoolLoad] = []
-        self._loads_at = self._alive_at = float("-inf")
+        self._seen_by_held: tuple[PoolView, ...] = ()
+        self._alive_at = self._replan_at = float("-inf")
         self._housekeeping_at = time.monotonic()
 
     def join(self) -> None:
@@ -69,24 +93,36 @@ class Router:
         self.held = []
         self.consumer.join()
         self.say_alive()
+        self.sight.forget()
         self.handle(self.consumer.own_pending())
 
     def turn(self) -> float | None:
         """One round. Gives seconds to pause, or None: the bell may be waited for."""
         self.say_alive()
-        again, self.held = self.held, []
-        self.handle(again)
+        self.sight.forget()
+        self.replan()
+        self.place_held()
         self.take_over()
         waiting = self.consumer.waiting()
         if not any(waiting.values()):
             return None
-        room = self.room()
-        if self.held or room <= 0:
-            return FULL_PAUSE_S
-        shares = self.turns.share(room, waiting)
+        room = self.room(waiting)
+        shares = self.turns.share(max(room.values()), room)
         entries = [e for sla, count in shares.items() if count for e in self.read(sla, count)]
         self.handle(entries)
-        return 0.0 if entries else None
+        if entries:
+            return 0.0
+        return FULL_PAUSE_S if self.held or not any(room.values()) else None
+
+    def room(self, waiting: Mapping[str, int]) -> dict[str, int]:
+        """How many of each class to read: what waits, as far as a pool's queue has room for it."""
+        views = self.sight.views()
+        room = {}
+        for sla, count in waiting.items():
+            held = sum(one.wanted.sla == sla for one in self.held)
+            places = sum(max(0, places_for(sla, view, self.table)) for view in views)
+            room[sla] = max(0, min(count - held, places, HELD_MOST - held))
+        return room
 
     def read(self, sla: str, count: int) -> list[Entry]:
         return [] if self.stop_asked() else self.consumer.read(sla, count)
@@ -99,8 +135,8 @@ class Router:
         self._alive_at = now
         key = self.store.keys.router(self.consumer.name)
         self.store.redis.set(key, self.num_handled, ex=ALIVE_TTL_S)
-        for entry in self.held:
-            self.consumer.keep(entry)
+        for held in self.held:
+            self.consumer.keep(held.entry)
 
     def take_over(self) -> None:
         """What other routers left, or this one under another name; the streams are kept."""
@@ -116,11 +152,11 @@ class Router:
         for entry in entries:
             if self.stop_asked():
                 return
-            self.place(entry)
+            self.take(entry)
             self.num_handled += 1
             self.say_alive()
 
-    def place(self, entry: Entry) -> None:
+    def take(self, entry: Entry) -> None:
         """Routed, refused, expired, or held."""
         if entry.deliveries > READ_ATTEMPTS * self.store.max_attempts:
             self.refuse(entry, poison(entry), {})  # to look into it may be what ends us
@@ -133,27 +169,80 @@ class Router:
         if entry.deliveries > self.store.max_attempts:
             self.refuse(entry, poison(entry), fields)
             return
-        self.place_request(entry, fields, plain)
+        self.take_request(entry, fields, plain)
 
-    def place_request(self, entry: Entry, fields: Mapping[str, Any], plain: bool) -> None:
-        loads, now_ms = self.loads(), time.time_ns() // 1_000_000
-        door = Door(self.text, now_ms, self.allow, max_sequence_tokens(loads), self.table.names)
+    def take_request(self, entry: Entry, fields: Mapping[str, Any], plain: bool) -> None:
+        held_tokens = max_sequence_tokens(self.sight.loads())
+        door = Door(self.text, now_ms(), self.allow, held_tokens, self.table.names)
         request = admit(fields, door, sla=entry.sla, entry_id=entry.arrived, plain=plain)
         if isinstance(request, Reject):
             refuse(self.store, entry, request)
-        elif request.deadline_ms is not None and request.deadline_ms <= now_ms:
-            expire(self.store, entry, request)
-        elif isinstance(placed := route(request, loads, self.home(request)), Route):
-            if dispatch(self.store, entry, request, placed) and request.session_id is not None:
-                self.prefetch(request.tenant, request.session_id)
-        elif placed.forever:
-            self.refuse(entry, Refused("max_tokens", placed.reason, "too_large"), fields)
-        else:
-            self.held.append(entry)
+            return
+        session = self.store.session(request.session) if request.session else {}
+        wanted = wanted_of(request, session)
+        self.place(Held(entry, request, wanted, session.get("pool") if request.session else None))
 
-    def home(self, request: Request) -> str | None:
-        """The pool that ran the session's last request."""
-        return self.store.session(request.session).get("pool") if request.session else None
+    def place_held(self) -> None:
+        """Those that wait here, the most urgent first, when the pools are not as they were."""
+        if not self.held:
+            return
+        views = self.sight.views()
+        if views == self._seen_by_held:
+            self.drop_expired()
+            return
+        self._seen_by_held = views
+        again, self.held = sorted(self.held, key=lambda h: rank_of(h.wanted, self.table)), []
+        for held in again:
+            self.place(held)
+
+    def drop_expired(self) -> None:
+        again, self.held = self.held, []
+        for held in again:
+            if is_expired(held.request):
+                expire(self.store, held.entry, held.request)
+            else:
+                self.held.append(held)
+
+    def place(self, held: Held) -> None:
+        """One request to where its plan says."""
+        entry, request = held.entry, held.request
+        if is_expired(request):
+            expire(self.store, entry, request)
+            return
+        plan = place(held.wanted, held.home, self.sight.views(), self.table, now_ms())
+        if plan.kind == "wait":
+            self.held.append(held)
+        elif plan.kind == "refuse":
+            code = "too_large" if plan.field == "max_tokens" else "impossible_deadline"
+            self.refuse(entry, Refused(plan.field, plan.reason, code), fields_of(entry))
+        else:
+            self.dispatch(held, plan)
+
+    def dispatch(self, held: Held, plan: Plan) -> None:
+        request = held.request
+        outcome = dispatch(self.store, held.entry, request, plan)
+        if outcome == "routed":
+            self.sight.queued(held.wanted, plan.pool, plan.then)
+        if outcome in ("routed", "waits") and request.session_id is not None:
+            self.prefetch(request.tenant, request.session_id)
+
+    def replan(self) -> None:
+        """What is in the pools is placed anew, where that is worth it. One router a second does."""
+        now = time.monotonic()
+        if now - self._replan_at < REPLAN_EVERY_S:
+            return
+        self._replan_at = now
+        keys, every_ms = self.store.keys, int(REPLAN_EVERY_S * 900)
+        if not self.store.redis.exists(keys.active):
+            return  # nothing is in a queue, nothing runs
+        if not self.store.redis.set(keys.replanned, self.consumer.name, px=every_ms, nx=True):
+            return
+        for view in self.sight.views():
+            if not view.is_ready:  # nobody of its own looks after what its workers left
+                self.store.reap(view.name)
+        for move in replan(self.sight.views(), self.sight.jobs(), self.table, now_ms()):
+            outcome = self.store.move(move.request_id, move.to_pool, move.reason)
+            log.info(outcome, id=move.request_id, to=move.to_pool, reason=move.reason)
 
     def refuse(self, entry: Entry, refused: Refused, fields: Mapping[str, Any]) -> None:
         """Refuses a message that is not to be admitted, whatever it asks for."""
@@ -162,22 +251,19 @@ class Router:
         )
         refuse(self.store, entry, reject)
 
-    def loads(self) -> list[PoolLoad]:
-        """What the pools said of themselves, LOADS_AGE_S ago at most."""
-        now = time.monotonic()
-        if now - self._loads_at > LOADS_AGE_S:
-            self._loads, self._loads_at = self.store.loads(), now
-        return self._loads
 
-    def room(self) -> int:
-        """How many requests may still go into the queue of the pool that route() prefers."""
-        ready = [load for load in self.loads() if load.state == "ready"]
-        pool = next((pool for pool in POOLS if any(load.pool == pool for load in ready)), None)
-        if pool is None:
-            return 0
-        capacity = sum(max(load.capacity, 1) for load in ready if load.pool == pool)
-        queued = int(self.store.redis.llen(self.store.keys.queue(pool)))
-        return BATCHES_QUEUED * capacity - queued
+def fields_of(entry: Entry) -> Mapping[str, Any]:
+    """What an admitted message says."""
+    fields, _ = read_entry(entry.fields)
+    return fields
+
+
+def is_expired(request: Request) -> bool:
+    return request.deadline_ms is not None and request.deadline_ms <= now_ms()
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def poison(entry: Entry) -> Refused:

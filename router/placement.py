@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from router.burden import pressure
+from router.admission import Refusal, refusal
+from router.burden import places_for, pressure
 from router.forecast import cost_of, empty_ttft_ms
 from router.pools import BLOCK_TOKENS, PoolView, Wanted
 from router.ways import Way, ways_of
@@ -62,6 +63,7 @@ class Plan:
     wait_ms, ttft_ms, tpot_ms   predicted, from now; None: nothing is
     forever  of "refuse": True: never on this node as it is; False: it is too much just now
     field    of "refuse": the request's field that asks for too much
+    retry_ms  of "refuse", not for ever: from now until it would be taken
     """
 
     kind: str
@@ -73,6 +75,7 @@ class Plan:
     tpot_ms: float | None = None
     forever: bool = False
     field: str = "max_tokens"
+    retry_ms: float | None = None
 
 
 def place(
@@ -99,7 +102,7 @@ def place(
     if not fitting:
         return Plan("refuse", "", too_large(wanted, ready), forever=True)
     if any(pool.cost is None for pool in fitting) or not switches.routing:
-        return by_preference(home, fitting, pools)
+        return by_preference(wanted, home, fitting, pools, table)
     late = impossible(wanted, fitting, now_ms)
     if late is not None:
         return Plan("refuse", "", late, forever=True, field="deadline_ms")
@@ -113,14 +116,24 @@ def place(
         handoff=switches.handoff and switches.tiers,
         displaces=switches.preemption,
     )
-    if backlog is not EMPTY and min(way.strain for way in ways) > 1:
-        return too_late(ways)
+    refused = None if backlog is EMPTY else refusal(wanted, ways, table, now_ms)
+    if refused is not None:
+        return too_late(refused)
     return choose(wanted, ways, table)
 
 
-def by_preference(home: str | None, fitting: Sequence[PoolView], pools: Sequence[PoolView]) -> Plan:
-    """Without predictions: home, else the first that holds it."""
-    best = next((pool for pool in fitting if pool.name == home), fitting[0])
+def by_preference(
+    wanted: Wanted,
+    home: str | None,
+    fitting: Sequence[PoolView],
+    pools: Sequence[PoolView],
+    table: SlaTable,
+) -> Plan:
+    """Without predictions: home, else the first that holds it, as long as its queue has room."""
+    order = sorted(fitting, key=lambda pool: pool.name != home)
+    best = next((pool for pool in order if places_for(wanted.sla, pool, table) > 0), None)
+    if best is None:
+        return Plan("wait", "", f"waits for room in the queue of {order[0].name}")
     return Plan(best.name, best.name, why(best.name, fitting, pools, home))
 
 
@@ -129,15 +142,17 @@ def why(pool: str, fitting: Sequence[PoolView], pools: Sequence[PoolView], home:
     if pool == home:
         return f"{pool}: keeps the session"
     if home is not None:
-        return f"{pool}: ready, {home} keeps the session and {absence(home, pools)}"
+        return f"{pool}: ready, {home} keeps the session and {absence(home, fitting, pools)}"
     first = pools[0].name if pools else POOLS[0]
     if pool == first:
         return f"{pool}: ready"
-    return f"{pool}: ready, {first} {absence(first, pools)}"
+    return f"{pool}: ready, {first} {absence(first, fitting, pools)}"
 
 
-def absence(name: str, pools: Sequence[PoolView]) -> str:
+def absence(name: str, fitting: Sequence[PoolView], pools: Sequence[PoolView]) -> str:
     """Why a pool is not the one."""
+    if any(pool.name == name for pool in fitting):
+        return "has a full queue"
     state = next((pool.state for pool in pools if pool.name == name), "not reporting")
     return "cannot hold the request" if state == "ready" else f"is {state}"
 
@@ -165,12 +180,16 @@ def impossible(wanted: Wanted, fitting: Sequence[PoolView], now_ms: int) -> str 
     )
 
 
-def too_late(ways: Sequence[Way]) -> Plan:
+def too_late(refused: Refusal) -> Plan:
     """The door refuses: what the class promises cannot be kept now."""
-    best = min(ways, key=lambda way: way.forecast.ttft_ms)
-    told = best.forecast
-    reason = f"{best.pool.name}: would begin in {shown_ms(told.wait_ms)}, later than is promised"
-    return Plan("refuse", "", reason, None, told.wait_ms, told.ttft_ms, told.tpot_ms)
+    told, retry_ms = refused.way.forecast, refused.retry_ms
+    reason = (
+        f"{refused.way.pool.name}: would begin in {shown_ms(told.wait_ms)}, "
+        f"{shown_ms(retry_ms)} later than its class promises"
+    )
+    return Plan(
+        "refuse", "", reason, None, told.wait_ms, told.ttft_ms, told.tpot_ms, retry_ms=retry_ms
+    )
 
 
 def choose(wanted: Wanted, ways: Sequence[Way], table: SlaTable) -> Plan:

@@ -5,13 +5,14 @@ Plain values, made from reports, queues and hashes; nothing here decides or wait
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from workers.cost import CostModel
 from workers.wire import POOLS, PoolLoad, Request
 
 BLOCK_TOKENS: Final = 256  # token positions of one KV block, as pools count them
 STEP_TOKENS: Final = 512  # of one step, where a pool has not said it
+LETTERS_PER_TOKEN: Final = 4  # of messages that are not rendered yet; a guess
 GUESSED_OUTPUT: Final = 256.0  # tokens, while no request has ended
 
 
@@ -105,21 +106,33 @@ class PoolView:
         return num_tokens <= self.sequence_blocks * BLOCK_TOKENS or not self.sequence_blocks
 
 
-def wanted_of(request: Request, *, history: int = 0, kept: int = 0) -> Wanted:
+def wanted_of(request: Request, session: Mapping[str, Any]) -> Wanted:
     """An admitted request.
 
-    history  tokens of the session's log, when its prompt is not composed yet
-    kept     of those and of the prompt, tokens whose KV the node has
+    session  what the store knows of its session; empty: it belongs to none, or to a new one
     """
+    kept = int(session.get("tokens") or 0)
+    prompt = len(request.token_ids)
+    if request.messages and not request.composed:
+        letters = sum(len(message["content"]) for message in request.messages)
+        own = 1 + letters // LETTERS_PER_TOKEN
+        is_history = any(message["role"] in ("system", "assistant") for message in request.messages)
+        prompt = max(own, kept + 1) if is_history else kept + own
     return Wanted(
         request_id=request.id,
         sla=request.sla,
         arrival_ms=request.arrival_ms,
-        prompt_tokens=max(1, len(request.token_ids) + history),
+        prompt_tokens=max(1, prompt),
         max_tokens=request.params.max_tokens,
         deadline_ms=request.deadline_ms,
-        kept_tokens=kept,
+        kept_tokens=min(kept, max(0, prompt - 1)),
     )
+
+
+def max_sequence_tokens(loads: Iterable[PoolLoad]) -> int | None:
+    """The longest sequence that some ready pool holds; None while none is ready."""
+    held = [load.total_blocks for load in loads if load.state == "ready" and load.total_blocks]
+    return max(held) * BLOCK_TOKENS if held else None
 
 
 def views_of(

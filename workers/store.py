@@ -283,6 +283,10 @@ class Store:
         )
         return Promoted(result, sla, was)
 
+    def reap(self, pool: str, *, at_most: int = 64) -> list[str]:
+        """Put back what workers hold that have been silent for lease_s."""
+        return texts(self.run("reap", [self.keys.wip(pool)], pool, self.max_attempts, at_most))
+
     # --- sessions, by their full ids ---
 
     def session(self, session: str) -> dict[str, Any]:

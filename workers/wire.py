@@ -183,6 +183,7 @@ class Keys:
         self.placements = f"{prefix}:placements"  # counters: kinds of plans
         self.control = f"{prefix}:control"
         self.pools = f"{prefix}:pools"
+        self.replanned = f"{prefix}:replanned"  # a router has just done it
         self.waiting = f"{prefix}:waiting"  # ids that wait for their session
         self.webhooks_due = f"{prefix}:webhooks:due"
         self.webhook_queue = self.queue(WEBHOOKS)

@@ -137,10 +137,6 @@ class WorkerStore(Store):
         keys = [self.keys.worker_executions(dead_worker)]
         return texts(self.run("recover", keys, pool, self.max_attempts))
 
-    def reap(self, pool: str, *, at_most: int = 64) -> list[str]:
-        """Put back what workers hold that have been silent for lease_s."""
-        return texts(self.run("reap", [self.keys.wip(pool)], pool, self.max_attempts, at_most))
-
     def reconcile(self, *, force: bool = False) -> list[str]:
         """Put back requests that are in no queue and on no worker; force looks at each one."""
         arguments = (self.max_attempts, int(force), *POOLS)

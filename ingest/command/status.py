@@ -1,6 +1,7 @@
 """`lockstep status`: of one request, or of the node: what waits, which pools run, how fast."""
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -13,6 +14,7 @@ from ingest.command.failure import Failure
 from ingest.pulse import Pulse, take_pulse
 from workers.settings import settings
 from workers.store import Store
+from workers.wire import PoolLoad
 
 FIELDS: Final = (  # of a job, as a person reads them; others after these
     "id", "status", "error", "code", "text", "finish_reason", "sla", "tenant", "model", "entry",
@@ -20,6 +22,7 @@ FIELDS: Final = (  # of a job, as a person reads them; others after these
     "execution", "attempts", "prompt_tokens", "output_tokens", "digest", "queue_ms", "ttft_ms",
     "tpot_ms",
 )  # fmt: skip
+TIERS: Final = (("RAM", "tokens_ram"), ("page cache", "tokens_cache"), ("disk", "tokens_disk"))
 
 
 def status(
@@ -92,7 +95,28 @@ def show_node(pulse: Pulse, as_json: bool) -> None:
         speed = f"{load.tokens_per_s:.1f}"
         pools.add_row(load.pool, load.worker, load.state, running, blocks, speed, load.note)
     console.print(pools)
+    console.print(sessions_line(pulse.loads))
     if not pulse.loads:
         console.print("no pool reports")
     if pulse.num_routers == 0:
         console.print("no router reports")
+
+
+def sessions_line(loads: Sequence[PoolLoad]) -> str:
+    """Sessions in files, what they take, and where the beginnings of prompts were found."""
+    told = [load for load in loads if "sessions" in load.kv]
+    # both pools of a node tell of its one folder; a worker is called NODE-POOL-SLOT
+    nodes = {load.worker.rsplit("-", 2)[0]: load.kv for load in told}.values()
+    sessions, used, quota = (total(nodes, name) for name in ("sessions", "bytes", "quota_bytes"))
+    pools = [load.kv for load in told]
+    hits, misses = total(pools, "hits"), total(pools, "misses")
+    found = ", ".join(f"{where} {total(pools, name):,.0f}" for where, name in TIERS)
+    limit = f" of {quota / 2**20:,.0f}" if quota else ""
+    return (
+        f"sessions: {sessions:,.0f}, {used / 2**20:,.1f}{limit} MiB; "
+        f"{hits:,.0f} of {hits + misses:,.0f} prompts begin with what is kept (tokens: {found})"
+    )
+
+
+def total(kvs: Iterable[Mapping[str, float]], name: str) -> float:
+    return sum(kv.get(name, 0.0) for kv in kvs)

@@ -30,6 +30,18 @@ def test_there_is_nothing_to_collect(talker):
     assert talker.hit("anna", TOKENS) == 512
 
 
+def test_blocks_of_a_turn_that_goes_on_are_no_orphans(talker):
+    sources = talker.sources("anna", TOKENS[:-1])
+    talker.tier.put("anna", sources)
+    keys = [source.key for source in sources if source.kind == "block"]
+    for _ in range(3):
+        talker.clock.ms += 6 * 60_000
+        talker.tier.renew(keys)
+        assert talker.tier.collect() == Collected()
+    talker.clock.ms += 11 * 60_000
+    assert talker.tier.collect().objects == len(keys)
+
+
 def test_who_must_know_hears_of_an_old_session_before_it_goes(talker):
     talker.say("anna", "s1", TOKENS)
     talker.clock.ms += TTL_MS + 1

@@ -6,8 +6,10 @@ import msgpack
 import msgspec
 import pytest
 
+from router.burden import QUEUED_MOST
 from router.consumer import RING_BLOCK_S
-from router.loop import BATCHES_QUEUED, LOADS_AGE_S, Router
+from router.loop import Router
+from router.sight import LOADS_AGE_S
 from workers.address import parse_networks
 from workers.wire import GROUP, KEEP_S, SLA_CLASSES, Request, WebhookTarget
 
@@ -198,12 +200,12 @@ def test_what_the_pools_have_no_room_for_stays_in_the_stream(store, report, make
     router = make_router()
     for _ in range(5):
         router.turn()
-    assert queued(store) == ids[: 2 * BATCHES_QUEUED]
-    assert left(store) == (10 - 2 * BATCHES_QUEUED, 0)
+    assert queued(store) == ids[: 2 * QUEUED_MOST]
+    assert left(store) == (10 - 2 * QUEUED_MOST, 0)
     store.redis.ltrim(store.keys.queue("cpu"), 3, -1)
     for _ in range(5):
         router.turn()
-    assert left(store) == (10 - 2 * BATCHES_QUEUED - 3, 0)
+    assert left(store) == (10 - 2 * QUEUED_MOST - 3, 0)
 
 
 def test_urgent_requests_overtake_what_waits_in_the_streams(store, report, make_router):
@@ -268,9 +270,9 @@ def test_a_held_message_is_nobodys_to_take_over_and_no_poison(store, report, mak
     request_id, router = add(store, {"prompt": "Hello"}), make_router()
     entries = router.consumer.read("standard", 10)
     report(state="loading")
-    router._loads_at = float("-inf")
+    router.sight._loads_at = float("-inf")
     router.handle(entries)
-    assert router.held == entries
+    assert [held.entry for held in router.held] == entries
     key = store.keys.requests("standard")
     store.redis.xclaim(key, GROUP, "router-0", 0, [entries[0].entry_id], idle=60_000, retrycount=4)
     router._alive_at = float("-inf")
@@ -278,7 +280,7 @@ def test_a_held_message_is_nobodys_to_take_over_and_no_poison(store, report, mak
     (pending,) = store.redis.xpending_range(key, GROUP, "-", "+", 10)
     assert pending["times_delivered"] == 1 and pending["time_since_delivered"] < 60_000
     report()
-    router._loads_at = float("-inf")
+    router.sight._loads_at = float("-inf")
     router.turn()
     assert (queued(store), router.held) == ([request_id], [])
 

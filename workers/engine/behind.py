@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kernels.ops import BLOCK_TOKENS
+from kv_tier.state_pool import StatePool
 from workers.engine.kept import Kept
 from workers.engine.memory import Memory
 from workers.engine.sequence import Sequence
@@ -33,6 +34,7 @@ class Line:
     steps       positions of checkpoints that are taken for this alone
     state_at    position of the state handed out last, or of its own from the first on
     state_ms    when that was
+    look        blocks that were complete when it was last looked for one; whether it was due
     """
 
     sequence: Sequence
@@ -42,6 +44,7 @@ class Line:
     steps: set[int] = field(default_factory=set)
     state_at: int = 0
     state_ms: int = 0
+    look: tuple[int, bool] = (-1, False)
 
 
 class Behind:
@@ -83,14 +86,12 @@ class Behind:
         if line.num_blocks < 0:
             self._begin(line, now_ms)
         num_blocks = min(sequence.num_cached // BLOCK_TOKENS, line.num_blocks + BLOCKS_MAX)
+        is_due = state_every_ms is not None and now_ms - line.state_ms >= state_every_ms
+        position = self._state_at(line, is_due)
         state = None
-        if self._memory.states is not None:
-            position = self._checkpoint(line)
-            is_due = state_every_ms is not None and now_ms - line.state_ms >= state_every_ms
-            last = (line.num_blocks + BLOCKS_MAX) * BLOCK_TOKENS
-            if is_due and line.state_at < position <= last:
-                num_blocks, state = position // BLOCK_TOKENS, self._pin(line, position)
-                line.state_at, line.state_ms = position, now_ms
+        if is_due and position > line.state_at:
+            num_blocks, state = position // BLOCK_TOKENS, self._pin(line, position)
+            line.state_at, line.state_ms = position, now_ms
         if num_blocks <= line.num_blocks and state is None:
             return None
         line.out = self._kept(line, num_blocks, state)
@@ -109,10 +110,20 @@ class Behind:
             line.steps = set(range(begin, sequence.num_prompt, step))
             sequence.reuse.cuts |= line.steps
 
-    def _checkpoint(self, line: Line) -> int:
+    def _state_at(self, line: Line, is_due: bool) -> int:
+        """The end of a block at which there is a state that may be handed out; 0: none is new."""
+        look = (line.sequence.num_cached // BLOCK_TOKENS, is_due)
+        if self._memory.states is None or look == line.look:
+            return 0
+        position = self._checkpoint(line, self._memory.states)
+        is_near = position <= (line.num_blocks + BLOCKS_MAX) * BLOCK_TOKENS
+        line.look = look if is_near else (-1, False)
+        return position if is_near else 0
+
+    def _checkpoint(self, line: Line, states: StatePool) -> int:
         """The last end of a block at which there is one; 0: none. Earlier steps are let go."""
-        states, reuse, sequence = self._memory.states, line.sequence.reuse, line.sequence
-        assert states is not None and reuse is not None
+        reuse, sequence = line.sequence.reuse, line.sequence
+        assert reuse is not None
         known = []
         for position in reuse.marks:
             name = reuse.key_at(position).hex()

@@ -109,7 +109,11 @@ def like_of(name: str) -> Like:
 
 def made(name: str, seed: int, type: Type = Type.Q4_0) -> GgufFile:
     """The model as if its file had been opened. Raises BadModel.   type: of matrices"""
-    like = like_of(name)
+    return made_like(like_of(name), name, seed, type)
+
+
+def made_like(like: Like, name: str, seed: int, type: Type = Type.Q4_0) -> GgufFile:
+    """The same of any shape. Raises BadModel when it is none.   name: what it is like"""
     fields = {
         "general.architecture": like.architecture,
         "general.name": f"random weights like {name}, seed {seed}",

@@ -163,7 +163,8 @@ class PoolWorker(BatchWorker):
             self.engine.add(request, journal)
         else:
             keep = prepared.turn is not None
-            self.sessions.engine.add(request, journal, prefix=prepared.prefix, keep=keep)
+            prefix = prepared.prefix
+            self.sessions.engine.add(request, journal, prefix=prefix, keep=keep, behind=keep)
 
     def classed(self, request: Request) -> Request:
         """With the class that it was given while a restorer had it."""
@@ -196,6 +197,8 @@ class PoolWorker(BatchWorker):
             return self.fail(error)
         for output in outputs:
             self.tell(output)
+        if self.sessions is not None:
+            self.sessions.write_behind()
         if time.monotonic() - self.load_at > LOAD_S:
             self.take_load()
 

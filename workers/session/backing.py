@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from kernels.arithmetic import ARITHMETIC_VERSION
+from kv_tier.chain import BLOCK_TOKENS
 from kv_tier.tier import KvTier, wall_ms
 from workers.log import logger
 from workers.queue.pulse import Pulse
@@ -102,13 +104,16 @@ class Backing:
             return None
 
     def put(self, kept: "Kept", *, state: bool) -> int:
-        """Write what a sequence left behind; bytes written. Raises DiskFull, DiskError."""
+        """Write what a Kept holds; bytes written. Raises DiskFull, DiskError."""
         speed = self.engine.prefill_tokens_per_s
-        seconds = kept.num_kv / speed if speed else 0.0
-        return self.tier.put(kept.request.tenant, self._sources(kept, state), seconds=seconds)
+        num_new = kept.num_kv - kept.first * BLOCK_TOKENS
+        seconds = num_new / speed if speed else 0.0
+        num_bytes = self.tier.put(kept.request.tenant, self._sources(kept, state), seconds=seconds)
+        self.tier.renew(key for key, _ in kept.blocks[: kept.first])
+        return num_bytes
 
     def _sources(self, kept: "Kept", state: bool) -> "Iterator[Source]":
-        for source in self.engine.sources(kept, state=state):
+        for source in islice(self.engine.sources(kept, state=state), kept.first, None):
             yield source
             self.moves()
 

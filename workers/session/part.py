@@ -2,6 +2,7 @@
 
     hand_in ─► restorers ─► Work, into the inbox
     end     ─► keeper of sessions ─► emitter ─► writer ─► Do(release), into the inbox
+    step    ─► writer: what of a session's turn is complete, while it goes on
 
 Short prompts never come here. Long ones without a session have a restorer of their own, so that
 they do not wait behind sessions whose files lie on a slow disk.
@@ -21,7 +22,7 @@ from workers.session.backing import Backing
 from workers.session.keeper_of_sessions import KeeperOfSessions
 from workers.session.restorer import Restorer
 from workers.session.turn import Prepared
-from workers.session.writer import Writer
+from workers.session.writer import Suspended, Writer
 from workers.wire import EndEvent, Request
 from workers.worker_store import Claimed, WorkerStore
 
@@ -116,6 +117,13 @@ class SessionPart:
         assert item.request is not None, item.job_id
         has_session = item.request.session_id is not None
         (self.of_sessions if has_session else self.of_prompts).put(item)
+
+    def write_behind(self) -> None:
+        """After a step: what has become complete is written while its requests go on."""
+        writer = self.writer
+        if writer.takes_behind:
+            for kept in self.engine.behind(writer.state_every_ms):
+                writer.put(Suspended(kept, is_behind=True))
 
     # --- called by the threads ---
 

@@ -2,6 +2,10 @@
 
     put ──► kv: blocks and tail ──► state: held in RAM while the session is warm ──► released
              at once                 written when idle, asked for, memory is short, or stopping
+        ──► of who goes on: full blocks, and now and then a state ──► released
+
+What a turn completes is written while it runs, so that a kill costs little of a long one, and a
+move has only its end to write.
 
 A step never waits for it: it holds the memory of what is to be written (Kept), up to a bound; what
 comes beyond makes it hurry, and then drop, oldest first: that KV will be computed again. A session
@@ -39,6 +43,8 @@ LOOK_S: Final = 1.0
 SHORT_S: Final = 2.0  # memory that is short for so long is taken back unwritten
 COLLECT_S: Final = 600.0  # between two collections of what nobody needs, when there is time
 FIRST_COLLECT_S: Final = 30.0
+STATE_EVERY_MS: Final = 30_000  # of a turn that runs: a state is as large as much of its KV
+PAUSE_S: Final = 30.0  # after a write behind that failed: the end of the turn tries again
 NICE: Final = 5  # steps come first where cores are short
 
 
@@ -49,12 +55,14 @@ class Suspended:
     session   full id; "" of a request that is handed over or handed back in the middle of its turn
     manifest  the session's newest, to be followed by one that names what was written; None: none is
     then      called in the writer's thread when all is written, or could not be
+    is_behind its sequence goes on: it holds the same memory, so nothing is gained by a hurry
     """
 
     kept: Kept
     session: str = ""
     manifest: Manifest | None = None
     then: Callable[[], object] | None = None
+    is_behind: bool = False
     is_urgent: bool = False
     is_kv_written: bool = False
     is_busy: bool = False
@@ -88,9 +96,14 @@ class Writer(Servant):
         self.changed = threading.Condition()
         self.stopping = False
         self.short_since: float | None = None
+        self.paused_until = 0.0
         self.collect_at = time.monotonic() + FIRST_COLLECT_S
         self.counts = dict.fromkeys(
-            ("suspended_bytes", "suspended_s", "suspend_dropped", "suspend_failed"), 0.0
+            (
+                *("suspended_bytes", "suspended_s", "suspend_dropped", "suspend_failed"),
+                *("behind_bytes", "behind_s"),
+            ),
+            0.0,
         )
 
     # --- from the other threads ---
@@ -127,6 +140,19 @@ class Writer(Servant):
                 if now - self.short_since > SHORT_S:
                     self._drop(entry)
             self.changed.notify_all()
+
+    @property
+    def takes_behind(self) -> bool:
+        """Whether there is time and room for what may as well be written later."""
+        is_short = self.stopping or self.short_since is not None
+        return not is_short and time.monotonic() >= self.paused_until
+
+    @property
+    def state_every_ms(self) -> int | None:
+        """How often a state of a running sequence is taken; None: enough slots are held."""
+        with self.changed:
+            num_states = sum(entry.kept.state is not None for entry in self.entries)
+        return STATE_EVERY_MS if num_states < self.states_max else None
 
     def drain(self, seconds: float) -> bool:
         """The pool stops: write all that there is time for, what was used last first."""
@@ -179,7 +205,7 @@ class Writer(Servant):
         if self.stopping:
             entry = max(due, key=lambda entry: entry.since)
         else:
-            entry = min(due, key=lambda e: (not e.is_urgent, e.is_kv_written, e.since))
+            entry = min(due, key=urgency_of)
         entry.is_busy = True
         return entry
 
@@ -192,7 +218,8 @@ class Writer(Servant):
         if entry.kept.num_kv == 0:  # its journal was whole: nothing was computed
             self._done(entry)
             return
-        whole = self.stopping or entry.is_urgent or entry.then is not None
+        is_awaited = entry.is_urgent or entry.then is not None
+        whole = self.stopping or is_awaited or entry.is_behind
         begin = time.monotonic()
         try:
             num_bytes = self.backing.put(entry.kept, state=whole or entry.is_kv_written)
@@ -200,10 +227,12 @@ class Writer(Servant):
         except (DiskError, DeviceError) as error:
             log.warning("KV is not written", session=entry.session, error=str(error))
             self.counts["suspend_failed"] += 1
+            self.paused_until = time.monotonic() + PAUSE_S
             self._done(entry)
             return
-        self.counts["suspended_bytes"] += num_bytes
-        self.counts["suspended_s"] += time.monotonic() - begin
+        kind = "behind" if entry.is_behind else "suspended"
+        self.counts[f"{kind}_bytes"] += num_bytes
+        self.counts[f"{kind}_s"] += time.monotonic() - begin
         self.backing.moves()
         if entry.kept.state is None or whole or entry.is_kv_written:
             self._done(entry)
@@ -272,19 +301,26 @@ class Writer(Servant):
                 self._drop(entry)
 
     def _is_over(self, times: int) -> bool:
-        blocks = sum(len(entry.kept.blocks) + 1 for entry in self.entries if entry.kept.blocks)
+        own = [entry.kept for entry in self.entries if not entry.is_behind]
+        blocks = sum(len(kept.blocks) + 1 for kept in own if kept.blocks)
         states = sum(entry.kept.state is not None for entry in self.entries)
         return blocks > times * self.blocks_max or states > times * self.states_max
 
     def _drop(self, entry: Suspended) -> None:
         if not entry.is_busy and entry.then is None:
-            self.counts["suspend_dropped"] += 1
+            self.counts["suspend_dropped"] += not entry.is_behind
             self._give_up(entry)
 
     def _give_up(self, entry: Suspended) -> None:
         if not entry.is_busy:
             self.entries.remove(entry)
             self.release(entry.kept)
+
+
+def urgency_of(entry: Suspended) -> tuple[bool, bool, float]:
+    """Who is written first: who is waited for; what ended before what goes on, or rests."""
+    is_awaited = entry.is_urgent or entry.then is not None
+    return (not is_awaited, entry.is_kv_written or entry.is_behind, entry.since)
 
 
 def step_aside() -> None:

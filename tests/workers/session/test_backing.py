@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -43,6 +44,9 @@ class Tier:
 
     def put(self, tenant, sources, *, seconds):
         return len(list(sources))
+
+    def renew(self, keys):
+        self.renewed = list(keys)
 
     def stats(self):
         raise OSError("no")
@@ -86,3 +90,9 @@ def test_leases_are_kept_while_it_writes(backing):
     before = backing.pulse.moves
     assert backing.put(kept_of(), state=True) == 3
     assert backing.pulse.moves == before + 3
+
+
+def test_of_what_goes_on_only_what_is_new_is_written(backing):
+    kept = replace(kept_of(512), first=1)
+    assert backing.put(kept, state=True) == 2  # of a block, a tail and a state
+    assert backing.tier.renewed == [kept.blocks[0][0]]

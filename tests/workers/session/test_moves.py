@@ -36,6 +36,29 @@ def test_there_and_back_computes_no_token_again(pools, judge, session):
         assert pools.sessions.head("default", "s").last_request == "r1"
 
 
+def sizes(pools, kind):
+    return [path.stat().st_size for path in (pools.home / "kv" / "objects").rglob(f"*.{kind}")]
+
+
+def test_a_move_in_a_long_turn_carries_only_its_end(pools, judge):
+    """Full blocks were written while it ran."""
+    pools.start("cpu", 0.02), pools.start("gpu")
+    pools.ask("r1", LONG * 2, max_tokens=200)
+    pools.node.until(lambda: len(sizes(pools, "block")) == 3, 30)
+    pools.until_tokens("r1", 5)
+    moved(pools, "r1", "gpu", 1)
+    assert pools.end("r1")["status"] == "finished"
+    pools.node.until(lambda: carried(pools) > 0, 20)
+    assert carried(pools) <= max(sizes(pools, "tail")) + max(sizes(pools, "state"), default=0)
+    assert judge.agrees(pools, "r1")
+
+
+def carried(pools):
+    """Bytes that the first pool wrote of requests that left it."""
+    [load] = [load for load in pools.store.loads() if load.pool == "cpu"]
+    return load.kv["suspended_bytes"]
+
+
 def test_the_next_turn_may_be_the_other_pools(pools, judge):
     pools.start("cpu"), pools.start("gpu")
     one = pools.say("r1", LONG)

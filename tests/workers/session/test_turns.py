@@ -63,6 +63,30 @@ def test_a_kill_between_turns_goes_on_from_what_was_written(pools, judge):
     assert judge.agrees(pools, "r2")
 
 
+def written(pools, kind):
+    return len(list((pools.home / "kv" / "objects").rglob(f"*.{kind}")))
+
+
+def test_a_kill_in_a_long_turn_goes_on_from_what_was_written_behind(pools, judge):
+    first = pools.start(step_s=0.01)
+    pools.ask("r1", LONG * 2, max_tokens=300)
+    pools.until_tokens("r1", 20)
+    assert pools.store.job("r1")["prompt_tokens"] // 256 == 3
+    pools.node.until(lambda: written(pools, "block") >= 3, 20)
+    if pools.model == "tiny_qwen35":
+        pools.node.until(lambda: written(pools, "state") >= 1, 20)
+    pools.kill(first)
+    pools.start()
+    assert pools.end("r1")["status"] == "finished"
+    pools.node.until(lambda: loads(pools, "reused_tokens") >= 768, 20)
+    assert judge.agrees(pools, "r1")
+
+
+def loads(pools, name):
+    """A count of the living pools, since they began."""
+    return sum(load.kv.get(name, 0) for load in pools.store.loads())
+
+
 def test_a_kill_in_mid_turn_goes_on_from_the_last_turn(pools, judge):
     first = pools.start(step_s=0.01)
     one = pools.say("r1", LONG)

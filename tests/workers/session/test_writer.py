@@ -189,6 +189,49 @@ def test_what_is_handed_over_is_told_when_all_of_it_is_written(desk):
     assert len(desk.released) == 1
 
 
+def test_what_goes_on_is_written_with_its_state_and_given_back(desk):
+    desk.writer.start()
+    kept = kept_of(512, state=True)
+    desk.writer.put(Suspended(kept, is_behind=True))
+    desk.until(lambda: desk.released == [kept])
+    assert desk.puts == [("r1", 512, True)]
+    assert desk.tier.committed == [] and desk.writer.stats()["suspended_bytes"] == 0
+    assert desk.writer.stats()["behind_bytes"] > 0
+
+
+def test_what_ended_or_is_waited_for_goes_before_what_goes_on(desk):
+    shut(desk)
+    desk.writer.put(Suspended(kept_of(300, "r0"), "s0", manifest_of()))
+    desk.until(lambda: desk.writer.entries[0].is_busy)
+    desk.writer.put(Suspended(kept_of(512, "goes-on"), is_behind=True))
+    desk.writer.put(Suspended(kept_of(300, "ended"), "s1", manifest_of()))
+    desk.writer.put(Suspended(kept_of(300, "moves"), then=lambda: None))
+    desk.tier.gate.set()
+    desk.until(lambda: len(desk.released) == 4)
+    assert [request_id for request_id, *_ in desk.puts] == ["r0", "moves", "ended", "goes-on"]
+
+
+def test_nothing_is_written_behind_while_memory_or_the_disk_is_short(desk):
+    assert desk.writer.takes_behind
+    desk.writer.hurry(True)
+    assert not desk.writer.takes_behind
+    desk.writer.hurry(False)
+    desk.tier.fails = FULL
+    desk.writer.start()
+    kept = kept_of(512)
+    desk.writer.put(Suspended(kept, is_behind=True))
+    desk.until(lambda: desk.released == [kept])
+    assert not desk.writer.takes_behind
+
+
+def test_states_of_those_who_go_on_take_no_slot_that_is_wanted(desk):
+    shut(desk)
+    assert desk.writer.state_every_ms == writer_module.STATE_EVERY_MS
+    for number in range(8):
+        desk.writer.put(Suspended(kept_of(512, f"r{number}", state=True), is_behind=True))
+    assert desk.writer.state_every_ms is None
+
+
 def test_what_nobody_needs_is_collected_when_there_is_time(desk):
     desk.writer.collect_at = 0.0
     desk.writer.start()

@@ -1,6 +1,7 @@
 """A pool's process in trouble: `troubled_pool.py POOL STEP_S`.
 
-Its steps take at least so many seconds. While there is a file of this name in LOCKSTEP_HOME,
+Its steps take at least so many seconds, and of turns that run it writes each state that it has.
+While there is a file of this name in LOCKSTEP_HOME,
 
     disk-is-full             it is
     dies-before-the-commit   of a turn's log: every token of it is journalled
@@ -17,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from kv_tier.files import OsFiles
 from workers.pool import build_worker
+from workers.session import writer as writer_module
 from workers.session.keeper_of_sessions import KeeperOfSessions
 from workers.settings import settings
 
@@ -64,6 +66,7 @@ def die(home: Path) -> None:
 def main(pool: str, step_s: str) -> int:
     fill_disk(settings().home / "disk-is-full")
     die(settings().home)
+    writer_module.STATE_EVERY_MS = 0
     worker = build_worker(pool, settings())
     slow_down(worker, float(step_s))
     worker.work()

@@ -1,0 +1,1 @@
+"""`lockstep bench gpu`: what the GPU's kernels and the whole decode step reach, beside the CPU."""

@@ -1,0 +1,71 @@
+"""What the measurements share: the device with its ops, its clock, and arrays to work on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from ingest.command.bench.gpu.plan import Plan
+from kernels.arrays import Array
+from kernels.cuda.device import GpuDevice
+from kernels.cuda.host import CudaOps
+from kernels.ops import F32, QuantizedRows, quantized_rows
+
+ROUNDS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One run on one device."""
+
+    plan: Plan
+    device: GpuDevice
+    ops: CudaOps
+
+    def gpu_seconds(self, work: Callable[[], object], rounds: int = ROUNDS) -> float:
+        """Median time between two events around the work, the first time not counted."""
+        driver, times = self.device.driver, []
+        begin, end = (driver.event(is_timed=True) for _ in range(2))
+        for _ in range(rounds + 1):
+            driver.record(begin, self.device.compute)
+            work()
+            driver.record(end, self.device.compute)
+            driver.wait(end)
+            times.append(driver.seconds(begin, end))
+        return max(median(times[1:]), 1e-9)
+
+    def drawn_seconds(self, work: Callable[[], None]) -> float:
+        """The same of the work as one graph: without what the host takes to launch it."""
+        work()  # loads the kernels
+        graph = self.device.draw(work)
+        try:
+            return self.gpu_seconds(lambda: self.device.launch_graph(graph))
+        finally:
+            self.device.wait()
+            self.device.driver.destroy_graph(graph)
+
+    def random(self, *shape: int) -> F32:
+        """Activations of size 1, in VRAM."""
+        values = np.random.default_rng(sum(shape)).standard_normal(shape, np.float32)
+        array = self.device.reserve(shape, np.float32)
+        self.device.write(array, values)
+        return array
+
+    def quantized(self, x: F32) -> QuantizedRows:
+        tokens, cols = x.shape
+        rows = quantized_rows(tokens, cols, self.device)
+        self.ops.quantize_rows(rows, x)
+        return rows
+
+    def filled(self, shape: tuple[int, ...], values: Array) -> Array:
+        """Room in VRAM with these values over and over, copied inside it."""
+        array = self.device.reserve(shape, values.dtype)
+        flat, begin = array.reshape(-1), min(values.size, array.size)
+        self.device.write(flat[:begin], values.reshape(-1)[:begin])
+        while begin < flat.size:
+            count = min(begin, flat.size - begin)
+            self.device.copy(flat[begin : begin + count], flat[:count])
+            begin += count
+        return array

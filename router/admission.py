@@ -1,0 +1,61 @@
+"""Whether a request is taken at the door: not when it would wait longer than its class promises.
+
+    promised   |--------------------------|        from arrival to the first token, or to the end
+    predicted  |-- wait --|-- compute --|          taken
+               |------- wait ------|-- compute --| refused: too late by this much: |--|
+
+What is refused is told when it would be taken: waiting shrinks as time passes, so that is after as
+long as it would be too late. What an idle node could not keep either is no reason: such a request
+is taken as long as it waits no longer than was promised in all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from router.forecast import cost_of, empty_ttft_ms
+from router.pools import Wanted
+from router.ways import Way
+from workers.sla import SlaTable
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """way: the one that is the least too late.   retry_ms: until it would be taken, above 0"""
+
+    way: Way
+    retry_ms: float
+
+
+def refusal(wanted: Wanted, ways: Sequence[Way], table: SlaTable, now_ms: int) -> Refusal | None:
+    """None: it is taken."""
+    late = [(late_ms(wanted, way, table, now_ms), way) for way in ways]
+    least_ms, best = min(late, key=lambda pair: pair[0])
+    return None if least_ms <= 0 else Refusal(best, least_ms)
+
+
+def late_ms(wanted: Wanted, way: Way, table: SlaTable, now_ms: int) -> float:
+    """By how much it would break the promise that it breaks most; not above 0: it keeps all."""
+    promise, told = table[wanted.sla], way.forecast
+    since_ms = max(0, now_ms - wanted.arrival_ms)
+    output = (way.then or way.pool).output_of(wanted)
+    idle_ttft_ms = empty_ttft_ms(wanted, way.pool)
+    idle_tpot_ms = cost_of(way.then or way.pool).step_ms(1, wanted.prompt_tokens)
+    idle_end_ms = idle_ttft_ms + idle_tpot_ms * (output - 1)
+    parts = [float("-inf")]
+    if promise.ttft_ms is not None and not wanted.output_tokens:
+        allowed_ms = allowed(promise.ttft_ms, idle_ttft_ms)
+        parts.append(since_ms + told.ttft_ms - allowed_ms)
+    if promise.tpot_ms is not None:  # some of those that run must end first
+        slower_ms = told.tpot_ms - max(promise.tpot_ms, idle_tpot_ms)
+        parts.append(slower_ms * output)
+    if promise.deadline_ms is not None:
+        parts.append(since_ms + told.end_ms - allowed(promise.deadline_ms, idle_end_ms))
+    if wanted.deadline_ms is not None:
+        own_ms = max(1, wanted.deadline_ms - wanted.arrival_ms)
+        parts.append(since_ms + told.end_ms - allowed(own_ms, idle_end_ms))
+    return max(parts)
+
+
+def allowed(promised_ms: float, idle_ms: float) -> float:
+    """What is promised; where an idle node takes longer than that, so much waiting beside it."""
+    return promised_ms if idle_ms <= promised_ms else idle_ms + promised_ms

@@ -1,0 +1,29 @@
+"""What `lockstep status` says of sessions."""
+
+from ingest.command.status import sessions_line
+from workers.wire import PoolLoad
+
+MIB = float(1 << 20)
+FOLDER = {"sessions": 12.0, "bytes": 300.5 * MIB, "quota_bytes": 1024 * MIB}
+
+
+def load(worker: str, kv: dict[str, float]) -> PoolLoad:
+    return PoolLoad(pool="cpu", worker=worker, state="ready", kv=kv)
+
+
+def test_pools_of_a_node_share_a_folder_and_count_for_themselves():
+    cpu = load("a1-cpu-0", FOLDER | {"hits": 3.0, "misses": 1.0, "tokens_ram": 1200.0})
+    gpu = load("a1-gpu-0", FOLDER | {"hits": 1.0, "misses": 2.0, "tokens_disk": 34.0})
+    assert sessions_line([cpu, gpu]) == (
+        "sessions: 12, 300.5 of 1,024 MiB; 4 of 7 prompts begin with what is kept"
+        " (tokens: RAM 1,200, page cache 0, disk 34)"
+    )
+
+
+def test_nodes_have_folders_of_their_own():
+    loads = [load("a1-cpu-0", FOLDER), load("b2-cpu-0", FOLDER), load("b2-gpu-0", {})]
+    assert sessions_line(loads).startswith("sessions: 24, 601.0 of 2,048 MiB; 0 of 0 prompts")
+
+
+def test_a_pool_that_says_nothing_of_sessions_has_none():
+    assert sessions_line([load("a1-cpu-0", {})]).startswith("sessions: 0, 0.0 MiB;")
