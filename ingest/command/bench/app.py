@@ -21,6 +21,9 @@ from workers.settings import settings
 app = typer.Typer(add_completion=False, rich_markup_mode=None, help="Measure speed, beside a peer.")
 KV_CASES: Final = ("resume", "suspend", "append", "fork", "step", "idle")
 KV_TOKENS_MIN: Final = 256
+GPU_PARTS: Final = (
+    "exact", "copy", "gemv", "gemm", "attention", "decode", "prefill", "move", "both",
+)  # fmt: skip
 AsJson = Annotated[bool, Option("--json", help="Print one JSON object with `rows`.")]
 
 
@@ -118,6 +121,39 @@ def node(
         task = shown.add_task("starting", total=None)
         found = bench_node.measure(plan, folder, lambda what: shown.update(task, description=what))
     print(json.dumps(found)) if as_json else show_node(found)
+
+
+@app.command()
+def gpu(
+    part: Annotated[str, Option(help="Comma-separated.")] = ",".join(GPU_PARTS),
+    seconds: Annotated[int, Option(min=1, help="After which no further part begins.")] = 300,
+    threads: Annotated[int, Option(min=0, help="Of the CPU; 0: as configured.")] = 0,
+    out: Annotated[
+        Path | None, Option(help="Written as it goes. Absent: bench/gpu.json of LOCKSTEP_HOME.")
+    ] = None,
+    fresh: Annotated[bool, Option("--fresh", help="Measure again what OUT has already.")] = False,
+    rehearse: Annotated[
+        bool, Option("--rehearse", help="Tiny shapes on an emulated driver: no GPU is needed.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What the GPU reaches: same bits, bandwidth, products, a 27B stand-in, a moving session."""
+    from ingest.command.bench.gpu.run import run, show
+
+    parts = [name.strip() for name in part.split(",")]
+    if set(parts) - set(GPU_PARTS):
+        raise Failure(f"--part: must be of {', '.join(GPU_PARTS)}, got {part!r}", USAGE)
+    config = settings()
+    name = "gpu-rehearsal.json" if rehearse else "gpu.json"
+    found = run(
+        out or config.home / "bench" / name,
+        seconds=seconds,
+        threads=threads or config.num_threads,
+        parts=",".join(parts),
+        is_rehearsal=rehearse,
+        is_fresh=fresh,
+    )
+    print(json.dumps(found)) if as_json else show(found)
 
 
 @app.command()

@@ -162,7 +162,7 @@ def both_rows(sides: Sides, tell: Tell) -> Iterator[Row]:
     tell("both at once")
     cpu.ask("decode", *asked)
     begin, steps = time.perf_counter(), 0
-    while not cpu.is_done():
+    while steps == 0 or not cpu.is_done():
         gpu.decode(layout, many, sizes.context + steps % sizes.steps, 1)
         steps += 1
     gpu_beside = many * steps / (time.perf_counter() - begin)
