@@ -7,24 +7,25 @@
 
     in a queue, or running ──replan──► Store.move: another pool goes on
 
-A held message stays pending in its stream: if the router dies, it is read again. Only HELD_MOST of
-a class are held, and those of one class never keep others from being read. While no pool is ready
+A held message stays pending in its stream: if the router dies, it is read again. Only a few of a
+class are held (reading.py), and those of one class never keep others from being read. While no pool is ready
 nothing is read.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from router.admit import Door, Reject, admit, reject_entry
-from router.burden import places_for
 from router.consumer import Consumer, Entry
 from router.dispatch import dispatch, expire, refuse
 from router.entry import read_entry
 from router.forecast import rank_of
 from router.placement import Plan, place
 from router.pools import PoolView, Wanted, max_sequence_tokens, wanted_of
+from router.reading import room_of
 from router.refusal import Refused
 from router.replan import replan
 from router.sight import Sight
@@ -42,7 +43,6 @@ HOUSEKEEPING_EVERY_S: Final = 5.0
 REPLAN_EVERY_S: Final = 1.0
 READ_ATTEMPTS: Final = 2  # times max_attempts: then a poison message is not even decoded
 FULL_PAUSE_S: Final = 0.05  # until the pools may have room again
-HELD_MOST: Final = 16  # of a class: among so many the pools may choose what suits them
 CLASSES: Final = SlaTable()
 
 log = logger("router")
@@ -116,13 +116,8 @@ class Router:
 
     def room(self, waiting: Mapping[str, int]) -> dict[str, int]:
         """How many of each class to read: what waits, as far as a pool's queue has room for it."""
-        views = self.sight.views()
-        room = {}
-        for sla, count in waiting.items():
-            held = sum(one.wanted.sla == sla for one in self.held)
-            places = sum(max(0, places_for(sla, view, self.table)) for view in views)
-            room[sla] = max(0, min(count - held, places, HELD_MOST - held))
-        return room
+        held = Counter(one.wanted.sla for one in self.held)
+        return room_of(waiting, held, self.sight.views(), self.table)
 
     def read(self, sla: str, count: int) -> list[Entry]:
         return [] if self.stop_asked() else self.consumer.read(sla, count)
