@@ -133,18 +133,23 @@ def verify_command(
     there = [one for one in found if Path(one["path"]).exists()]
     damaged = [{"path": one["path"], "damage": one["damage"]} for one in there if one["damage"]]
     missing = [one["path"] for one in found if one["damage"] and one not in there]
+    told = {"files": len(there), "damaged": damaged, "missing": missing}
     if as_json:
-        told = {"files": len(there), "damaged": damaged, "missing": missing}
         print(json.dumps(told))
         raise typer.Exit(FAILED if damaged else 0)
-    for one in damaged:
-        print(f"damaged: {one['path']}: {one['damage']}")
-    gone = f", {len(missing)} not there: they will be computed again" if missing else ""
-    print(f"{len(there)} files read, {len(damaged)} damaged{gone}")
+    print_damage(told)
     if damaged:
         raise Failure(
             "a damaged file is never served: its part is computed again, or rm its session"
         )
+
+
+def print_damage(told: dict[str, Any]) -> None:
+    for one in told["damaged"]:
+        print(f"damaged: {one['path']}: {one['damage']}")
+    missing = len(told["missing"])
+    gone = f", {missing} not there: they will be computed again" if missing else ""
+    print(f"{told['files']} files read, {len(told['damaged'])} damaged{gone}")
 
 
 def examined(session_id: str | None, tenant: str) -> list[dict[str, Any]]:

@@ -45,33 +45,35 @@ class Quick(OsFiles):
 def make(root: Path, num_sessions: int, progress: Callable[[int], None]) -> None:
     """So many sessions that nobody talks to, each with two blocks of its own."""
     tier = KvTier(root, TierLimits(), files=Quick())
-    chain = tier.chain("default", FINGERPRINT)
     for number in range(num_sessions):
-        name = f"idle-{number}"
-        token_ids = (*divmod(number, 30_000), *range(NUM_TOKENS - 2))
-        blocks = tuple(chain.block_keys(token_ids))
-        sources = [Source(key, "block", 256, (PAYLOAD,), FINGERPRINT, "default") for key in blocks]
-        tier.put("default", sources)
-        now_ms = wall_ms()
-        tier.commit(
-            Manifest(
-                tenant="default",
-                session_id=name,
-                generation=1,
-                fence=tier.sessions.take("default", name, 1),
-                fingerprint=FINGERPRINT,
-                model="bench",
-                weights_digest="0" * 16,
-                arithmetic_version="0",
-                created_ms=now_ms,
-                used_ms=now_ms,
-                token_ids=token_ids,
-                num_kv=NUM_TOKENS - 1,
-                blocks=blocks,
-            )
-        )
+        make_one(tier, number)
         progress(number + 1)
     tier.close()
+
+
+def make_one(tier: KvTier, number: int) -> None:
+    name, now_ms = f"idle-{number}", wall_ms()
+    token_ids = (*divmod(number, 30_000), *range(NUM_TOKENS - 2))
+    blocks = tuple(tier.chain("default", FINGERPRINT).block_keys(token_ids))
+    sources = [Source(key, "block", 256, (PAYLOAD,), FINGERPRINT, "default") for key in blocks]
+    tier.put("default", sources)
+    tier.commit(
+        Manifest(
+            tenant="default",
+            session_id=name,
+            generation=1,
+            fence=tier.sessions.take("default", name, 1),
+            fingerprint=FINGERPRINT,
+            model="bench",
+            weights_digest="0" * 16,
+            arithmetic_version="0",
+            created_ms=now_ms,
+            used_ms=now_ms,
+            token_ids=token_ids,
+            num_kv=NUM_TOKENS - 1,
+            blocks=blocks,
+        )
+    )
 
 
 def idle_rows(plan: Plan, folder: Path, progress: Progress) -> list[Row]:
