@@ -8,8 +8,8 @@
     in a queue, or running ──replan──► Store.move: another pool goes on
 
 A held message stays pending in its stream: if the router dies, it is read again. Only a few of a
-class are held (reading.py), and those of one class never keep others from being read. While no pool is ready
-nothing is read.
+class are held (reading.py), and those of one class never keep others from being read. While no pool
+is ready nothing is read.
 """
 
 import time
