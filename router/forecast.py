@@ -48,6 +48,7 @@ class Crowd:
     decodes   sequences that will decode beside it, at most
     context   positions that those read, all together
     chunk     prefill tokens of a step
+    prompts   tokens of claimed prompts that are computed before its own
     """
 
     ahead: Sequence[Wanted]
@@ -56,6 +57,7 @@ class Crowd:
     decodes: float
     context: float
     chunk: int
+    prompts: float
 
 
 def cost_of(pool: PoolView) -> CostModel:
@@ -121,6 +123,7 @@ def crowd_of(wanted: Wanted, pool: PoolView, table: SlaTable, displaces: bool) -
         decodes=max(0, decodes),
         context=max(0, decodes) * each,
         chunk=max(SMALLEST_CHUNK, chunk),
+        prompts=pool.prefill_tokens * staying / max(1, pool.running),
     )
 
 
@@ -179,9 +182,9 @@ def prefill_of(wanted: Wanted, pool: PoolView, crowd: Crowd) -> float:
     own = cost.prefill_ms_of(
         wanted.uncached, wanted.kept_tokens, crowd.chunk, crowd.decodes, crowd.context
     )
-    before = pool.prefill_tokens + sum(other.uncached for other in crowd.ahead)
-    if crowd.places < 0:
-        before = pool.prefill_tokens  # those ahead are computed while it waits
+    before = crowd.prompts
+    if crowd.places >= 0:  # else those ahead are computed while it waits
+        before += sum(other.uncached for other in crowd.ahead)
     return own + cost.prefill_ms_of(before, 0, crowd.chunk, crowd.decodes, crowd.context)
 
 
@@ -190,7 +193,7 @@ def pace_of(wanted: Wanted, pool: PoolView, crowd: Crowd, table: SlaTable) -> fl
     cost = cost_of(pool)
     length = wanted.prompt_tokens + wanted.output_tokens + pool.output_of(wanted) / 2
     step_ms = cost.step_ms(crowd.decodes + 1, crowd.context + length)
-    prompts = pool.prefill_tokens + sum(other.uncached for other in crowd.ahead)
+    prompts = crowd.prompts + sum(other.uncached for other in crowd.ahead)
     prompts_ms = prompts * cost.token_ms(wanted.prompt_tokens / 2)
     return step_ms + min(prompts_ms / pool.output_of(wanted), step_ms)
 
