@@ -1,7 +1,7 @@
 """What every route works with: the store, the model's text side, the token streams, the metrics.
 
-A request is accepted in three steps, in one helper thread: admit (pure), a look at the queues,
-one script in Redis.
+A request is accepted in three steps, in one helper thread: admit (pure), a look at queues and pools
+(doorkeeper.py), one script in Redis.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ import msgspec
 from anyio.to_thread import run_sync
 from redis.exceptions import RedisError
 
+from ingest.doorkeeper import Doorkeeper, rate_limited
 from ingest.errors import ApiError
 from ingest.metrics import Metrics
-from ingest.pulse import Pulse, take_pulse
 from ingest.tokens import Entry, TokenReader
 from router.admit import Door, Reject, admit
-from router.prompt import VARIABLES
 from router.pools import max_sequence_tokens
+from router.prompt import VARIABLES
 from workers.address import Networks, parse_networks
 from workers.log import logger
 from workers.settings import Settings
@@ -34,8 +34,7 @@ from workers.wire_fields import end_of
 if TYPE_CHECKING:
     from workers.session.files import KvTier
 
-PULSE_AGE_S: Final = 0.25  # how old a look at queues and pools may be
-RETRY_FULL_S: Final = 10
+NOT_KEPT: Final = ("overloaded", "queue_full")
 RETRY_LOADING_S: Final = 3
 CANCEL_TRIES: Final = 5
 
@@ -61,14 +60,14 @@ class Desk:
         self.keys = Keys(settings.key_prefix, settings.classes.names)
         self.store = Store.of(settings)
         self.reader = TokenReader(settings.url, self.keys)
-        self.metrics = Metrics()
+        self.metrics = Metrics(settings.classes)
         self.allow: Networks = parse_networks(settings.webhook_allow)
         self.text: TextModel | None = None
+        self.doorkeeper = Doorkeeper(settings, self.store)
         self.visitors = Visitors(self)
         self.started_s = int(time.time())
         self._tier: KvTier | None = None
         self._tier_lock = Lock()
-        self._pulse: tuple[float, Pulse] | None = None
 
     def text_model(self) -> TextModel:
         """The served model's text side. Raises ApiError 503 while it is not there yet."""
@@ -99,16 +98,32 @@ class Desk:
 
     def _accept(self, fields: Mapping[str, Any], text: TextModel) -> Receipt:
         request = self.admitted(fields, text)
-        self._refuse_if_full(request.sla)
+        try:
+            self.doorkeeper.check(request)
+        except ApiError as refused:
+            if not self.store.redis.exists(self.keys.job(request.id)):  # else it was taken before
+                raise self.refused(refused, request.sla) from None
         accepted = self.store.accept(
             request_id=request.id,
             tenant=request.tenant,
             sla=request.sla,
             body=_packed(fields, request),
+            num_tokens=len(request.token_ids) + request.params.max_tokens,
             webhook=request.webhook,
             metadata=request.metadata,
         )
+        if accepted.status == "rate_limited":
+            raise self.refused(rate_limited(accepted.retry_ms), request.sla)
+        self.doorkeeper.took(request.sla)
         return Receipt(request, accepted.is_new, accepted.status)
+
+    def refused(self, error: ApiError, sla: str) -> ApiError:
+        """The same, counted: what a full node refuses is a promise of the class not kept."""
+        code = error.code or "refused"
+        self.store.count(self.keys.refusals, code)
+        if code in NOT_KEPT:
+            self.store.count(self.keys.promises, f"{sla} {code}")
+        return error
 
     def admitted(self, fields: Mapping[str, Any], text: TextModel) -> Request:
         """The request in these fields. Raises ApiError that names the field."""
@@ -116,30 +131,15 @@ class Desk:
             text=text,
             now_ms=time.time_ns() // 1_000_000,
             allow=self.allow,
-            max_sequence_tokens=max_sequence_tokens(self.pulse().loads),
+            max_sequence_tokens=max_sequence_tokens(self.doorkeeper.pulse().loads),
             classes=self.keys.classes,
         )
         result = admit(fields, door, sla=None, entry_id=None, plain=False)
         if isinstance(result, Reject):
-            self.metrics.refused.labels(result.code).inc()
+            self.store.count(self.keys.refusals, result.code)
             status = 404 if result.code == "model_not_found" else 400
             raise ApiError(status, result.reason, param=result.field, code=result.code)
         return result
-
-    def _refuse_if_full(self, sla: str) -> None:
-        """Raises ApiError 429 when max_queue requests wait before one of this class."""
-        length = self.pulse().waiting(sla)
-        if length >= self.settings.max_queue:
-            self.metrics.refused.labels("queue_full").inc()
-            reason = f"{length} requests wait already; ask again later"
-            raise ApiError(429, reason, code="queue_full", retry_after_s=RETRY_FULL_S)
-
-    def pulse(self) -> Pulse:
-        """A look at the node that is at most PULSE_AGE_S old."""
-        now = time.monotonic()
-        if self._pulse is None or now - self._pulse[0] > PULSE_AGE_S:
-            self._pulse = (now, take_pulse(self.store))
-        return self._pulse[1]
 
     async def follow(self, request_id: str, after: str = "0-0") -> AsyncIterator[list[Entry]]:
         """As TokenReader.listen; of a request whose stream has expired already, only the end."""

@@ -4,6 +4,7 @@ It is {"error": {"message": "...", "type": "...", "param": "the field" or null, 
 """
 
 import asyncio
+from math import ceil
 from typing import Any, Final
 
 import msgspec
@@ -29,13 +30,20 @@ STATUS_OF_CODE: Final = {
     "too_large": 400,
     "model_not_found": 404,
     "context_length_exceeded": 400,
+    "impossible_deadline": 400,
+    "overloaded": 429,
+    "rate_limited": 429,
     "session_mismatch": 409,  # it belongs to other weights
     "session_not_saved": 503,  # there is an answer, but the next turn would not know it
 }
 
 
 class ApiError(Exception):
-    """An answer other than 200. param names the field; retry_after_s becomes Retry-After."""
+    """An answer other than 200. param names the field; retry_after_s becomes Retry-After.
+
+    retry_after_ms, where it is known so exactly, becomes that and retry-after-ms, as OpenAI's
+    clients read it.
+    """
 
     def __init__(
         self,
@@ -45,12 +53,16 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after_s: int | None = None,
+        retry_after_ms: float | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.param = param
         self.code = code
+        self.retry_after_ms = None if retry_after_ms is None else ceil(retry_after_ms)
+        if retry_after_ms is not None:
+            retry_after_s = max(1, ceil(retry_after_ms / 1000))
         self.retry_after_s = retry_after_s
 
 
@@ -68,6 +80,8 @@ def error_response(error: ApiError) -> Response:
     headers = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
+    if error.retry_after_ms is not None:
+        headers["retry-after-ms"] = str(error.retry_after_ms)
     kind = LingeringResponse if error.status == 413 else Response
     body = msgspec.json.encode(error_object(error))
     return kind(body, error.status, headers=headers, media_type="application/json")

@@ -1,7 +1,7 @@
 """What /metrics says: requests by class and outcome, TTFT, TPOT, queue time, queues, pools, KV.
 
-Ends, queues and pools are read from the store at each scrape; the other counters and the
-histograms are of what passed this process.
+Ends, queues and pools are read from the store at each scrape, and what sla_metrics.py tells; the
+other counters and the histograms are of what passed this process.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,10 +20,13 @@ from prometheus_client.registry import Collector
 
 from ingest.kv_metrics import KvMetrics
 from ingest.pulse import Pulse
+from ingest.sla_metrics import SlaMetrics
+from workers.sla import SlaTable
 from workers.wire import EndEvent
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
+CLASSES: Final = SlaTable()
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 TOKEN_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2)
 SLA: Final = ["sla"]
@@ -48,18 +51,17 @@ class Ends(Collector):
 class Metrics:
     """A registry of its own, so that several can live in one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: SlaTable = CLASSES) -> None:
         r = self.registry = CollectorRegistry()
         self.accepted = Counter(
             "lockstep_requests_accepted", "requests accepted", ["sla", "door"], registry=r
-        )
-        self.refused = Counter(
-            "lockstep_requests_refused", "requests refused at the door", ["code"], registry=r
         )
         self.ends = Ends()
         r.register(self.ends)
         self.kv = KvMetrics()
         r.register(self.kv)
+        self.sla = SlaMetrics(table)
+        r.register(self.sla)
         self.tokens = Counter("lockstep_output_tokens", "tokens of answers", SLA, registry=r)
         self.disconnects = Counter(
             "lockstep_disconnects", "requests cancelled because their client left", registry=r
@@ -96,6 +98,7 @@ class Metrics:
         self.kv.loads, self.kv.disk = pulse.loads if pulse else (), disk
         self.open_streams.set(num_streams)
         self.ends.counts = pulse.ends if pulse else {}
+        self.sla.pulse = pulse
         for queue, length in (pulse.streams | pulse.queues if pulse else {}).items():
             self.waiting.labels(queue).set(length)
         pools = (self.pool_ready, self.pool_running, self.pool_capacity)

@@ -28,6 +28,7 @@ class Pulse:
     """streams: requests that wait for a router, by class; queues: jobs that wait, by pool.
 
     for_session: requests that wait until an earlier one of their session has ended
+    promises: "kept", what was not ("ttft", "tpot", "overloaded", ...), "tokens" of those kept
     """
 
     streams: dict[str, int]
@@ -37,10 +38,9 @@ class Pulse:
     handled: int = 0  # messages by those routers so far
     ends: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by class and status
     for_session: int = 0
-
-    def waiting(self, sla: str) -> int:
-        """Requests that a new one of this class would queue behind."""
-        return self.streams[sla] + sum(self.queues.values()) + self.for_session
+    promises: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by class, and what
+    placements: Mapping[str, int] = field(default_factory=dict)  # by kind of plan
+    refusals: Mapping[str, int] = field(default_factory=dict)  # by code
 
     def vitals(self) -> dict[str, Vital]:
         """The router moves when it handles messages; a pool when it computes layers."""
@@ -79,8 +79,9 @@ def take_pulse(store: Store) -> Pulse:
     for pool in POOLS:
         pipe.llen(keys.queue(pool))
     pipe.zcard(keys.waiting)
-    pipe.hgetall(keys.ends)
-    *counts, for_session, ends = pipe.execute()
+    for counters in (keys.ends, keys.promises, keys.placements, keys.refusals):
+        pipe.hgetall(counters)
+    *counts, for_session, ends, promises, placements, refusals = pipe.execute()
     handled = handled_by_routers(store)
     return Pulse(
         streams=dict(zip(keys.classes, counts, strict=False)),
@@ -90,6 +91,9 @@ def take_pulse(store: Store) -> Pulse:
         handled=sum(handled),
         for_session=for_session,
         ends={class_and_status(name): int(count) for name, count in ends.items()},
+        promises={class_and_status(name): int(count) for name, count in promises.items()},
+        placements={name.decode(): int(count) for name, count in placements.items()},
+        refusals={name.decode(): int(count) for name, count in refusals.items()},
     )
 
 

@@ -19,7 +19,7 @@ from redis.exceptions import OutOfMemoryError, RedisError
 from redis.retry import Retry
 
 from workers.settings import Settings
-from workers.sla import SlaTable
+from workers.sla import SlaClass, SlaTable
 from workers.wire import (
     GROUP,
     KEEP_S,
@@ -28,6 +28,7 @@ from workers.wire import (
     Keys,
     Planned,
     PoolLoad,
+    Pressure,
     Request,
     TokenEvent,
     WebhookTarget,
@@ -46,6 +47,7 @@ from workers.wire_fields import (
 OF_FILES: Final = ("writing", "tokens", "generation", "used_ms", "unsaved")  # of a session's hash
 CLASSES: Final = SlaTable()
 LUA: Final = Path(__file__).parent / "lua"
+PRESSURE_TTL_S: Final = 5
 UNPLANNED: Final = Planned()
 Value = str | bytes | int | float
 Fields = Mapping[str, str | int | bytes]
@@ -238,14 +240,19 @@ class Store:
         body: bytes,
         webhook: WebhookTarget | None = None,
         dead: bool = False,
+        unread: bool = False,
     ) -> str:
         """End a stream entry that will not run; dead also keeps it in the dead letters.
 
-        Gives "refused", "duplicate" (the id is known: only the entry goes) or "not-mine".
+        unread: one that no router has read, and that the HTTP door did not accept
+
+        Gives "refused", "duplicate" (the id is known: only the entry goes), "not-mine", or, of an
+        unread one, "accepted" by that door: it stays.
         """
         keys = [self.keys.requests(sla), self.keys.job(request_id)]
         hook = webhook_fields(webhook)
-        arguments: list[Value] = [GROUP, entry_id, request_id, sla, tenant, body, int(dead)]
+        arguments: list[Value] = [GROUP, entry_id, request_id, sla, tenant, body]
+        arguments += [int(dead), int(unread)]
         pairs: list[Value] = [len(hook), *flat(hook), *flat(end_fields(end))]
         return text(self.run("refuse", keys, *arguments, *pairs))
 
@@ -325,6 +332,30 @@ class Store:
         keys = [self.keys.job(request_id), self.keys.control]
         return text(self.run("move", keys, request_id, pool, reason))
 
+    # --- what the classes promise, and how full they are ---
+
+    def tell_promises(self) -> None:
+        """Write what the classes promise, for the scripts that count whether it was kept."""
+        promises = {sla.name: msgspec.json.encode(promised(sla)) for sla in self.table}
+        with self.redis.pipeline(transaction=True) as pipeline:
+            pipeline.delete(self.keys.sla)
+            pipeline.hset(self.keys.sla, mapping=cast(Any, promises))
+            pipeline.expire(self.keys.sla, KEEP_S)
+            pipeline.execute()
+
+    def press(self, pressures: Mapping[str, Pressure]) -> None:
+        """Tell producers how full the classes are; after PRESSURE_TTL_S nothing is known."""
+        with self.redis.pipeline(transaction=False) as pipeline:
+            for sla, pressure in pressures.items():
+                told = msgspec.json.encode(pressure)
+                pipeline.set(self.keys.pressure(sla), told, ex=PRESSURE_TTL_S)
+            pipeline.execute()
+
+    def pressure(self, sla: str) -> Pressure | None:
+        """How full a class is; None: no router has said it lately."""
+        told = cast(bytes | None, self.redis.get(self.keys.pressure(sla)))
+        return None if told is None else msgspec.json.decode(told, type=Pressure)
+
     # --- what anybody may read ---
 
     def job(self, request_id: str) -> dict[str, Any] | None:
@@ -357,6 +388,12 @@ class Store:
         if silent:
             self.redis.srem(self.keys.pools, *silent)
         return [msgspec.json.decode(report, type=PoolLoad) for report in reports if report]
+
+
+def promised(sla: SlaClass) -> dict[str, int]:
+    """What a class promises; what it does not is left out."""
+    said = {"ttft_ms": sla.ttft_ms, "tpot_ms": sla.tpot_ms, "deadline_ms": sla.deadline_ms}
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def is_full(error: Exception) -> bool:

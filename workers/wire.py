@@ -109,6 +109,21 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     charged_tokens: int | None = None
 
 
+class Pressure(msgspec.Struct, frozen=True, kw_only=True):
+    """How full a class is, for its producers; a router says it each second.
+
+    waiting    requests of the class that wait for a pool
+    most       as many may wait at present; a new one is taken while fewer do
+    wait_ms    predicted for a new one until it begins; None: nothing can be predicted
+    retry_ms   until a new one would be taken; 0: now
+    """
+
+    waiting: int
+    most: int
+    wait_ms: float | None = None
+    retry_ms: float = 0.0
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What a request took. cached_tokens: of the prompt's, those that were not computed again."""
 
@@ -200,6 +215,10 @@ class Keys:
 
     def pool(self, pool: str, worker: str) -> str:
         return f"{self.prefix}:pool:{pool}:{worker}"
+
+    def pressure(self, sla: str) -> str:
+        """How full a class is."""
+        return f"{self.prefix}:pressure:{sla}"
 
     def bell(self, queue: str) -> str:
         return f"{self.prefix}:bell:{queue}"

@@ -1,0 +1,97 @@
+"""Whether the HTTP door takes a request now: by what its class promises, and by how much waits.
+
+A refusal is 429 with a Retry-After that is predicted, not made up (router/admission.py). What was
+taken since the last look at the node counts as waiting, so that a burst is not taken on one look.
+"""
+
+import time
+from collections import Counter
+from math import ceil
+from threading import Lock
+from typing import Final
+
+from ingest.errors import ApiError
+from ingest.pulse import Pulse, take_pulse
+from router.placement import Plan, place, shown_ms
+from router.pools import PoolView, wanted_of
+from router.pressure import is_too_much, pressure_of
+from router.sight import Sight
+from workers.settings import Settings
+from workers.store import Store
+from workers.wire import Request
+
+PULSE_AGE_S: Final = 0.25  # how old a look at queues and pools may be
+RETRY_FULL_S: Final = 10  # where nothing can be predicted
+
+
+class Doorkeeper:
+    """One for the process; its methods may be called from any thread, and ask the store."""
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self.store, self.table, self.max_queue = store, settings.classes, settings.max_queue
+        self.sight = Sight(store, settings.model)
+        self.taken: Counter[str] = Counter()  # by class, since the last look
+        self._lock = Lock()
+        self._pulse: Pulse | None = None
+        self._pulse_at = float("-inf")
+
+    def pulse(self) -> Pulse:
+        """A look at the node that is at most PULSE_AGE_S old."""
+        with self._lock:
+            now = time.monotonic()
+            if self._pulse is None or now - self._pulse_at > PULSE_AGE_S:
+                self._pulse, self._pulse_at = take_pulse(self.store), now
+                self.sight.forget()
+                self.taken.clear()
+            return self._pulse
+
+    def views(self) -> tuple[PoolView, ...]:
+        with self._lock:
+            return self.sight.views()
+
+    def check(self, request: Request) -> None:
+        """Raises ApiError: 429 now, 400 for ever."""
+        pulse, views = self.pulse(), self.views()
+        session = self.store.session(request.session) if request.session else {}
+        wanted, now_ms = wanted_of(request, session), request.arrival_ms
+        waiting = {sla: pulse.streams[sla] + self.taken[sla] for sla in self.table.names}
+        plan = place(wanted, session.get("pool"), views, self.table, now_ms, backlog=waiting)
+        if is_too_much(plan):
+            raise overloaded(plan)
+        if plan.kind == "refuse":
+            code = "too_large" if plan.field == "max_tokens" else "impossible_deadline"
+            raise ApiError(400, f"{plan.field}: {plan.reason}", param=plan.field, code=code)
+        most = self.table[request.sla].max_queue or self.max_queue
+        waiting[request.sla] += queued(request.sla, views) + pulse.for_session
+        if waiting[request.sla] >= most:
+            pressure = pressure_of(wanted, views, self.table, now_ms, waiting, most)
+            raise queue_full(waiting[request.sla], pressure.retry_ms)
+
+    def took(self, sla: str) -> None:
+        """A request of this class was accepted."""
+        with self._lock:
+            self.taken[sla] += 1
+
+
+def queued(sla: str, views: tuple[PoolView, ...]) -> int:
+    """Requests of a class that wait in the queues of the pools."""
+    return sum(other.sla == sla for view in views for other in view.queue)
+
+
+def overloaded(plan: Plan) -> ApiError:
+    """Too late for the promise."""
+    retry_ms = plan.retry_ms or 0.0
+    reason = f"{plan.reason}; it would be taken in {shown_ms(retry_ms)}"
+    return ApiError(429, reason, code="overloaded", retry_after_ms=retry_ms)
+
+
+def queue_full(waiting: int, retry_ms: float) -> ApiError:
+    """As many wait as may."""
+    reason = f"{waiting} requests of its class wait already; ask again later"
+    return ApiError(429, reason, code="queue_full", retry_after_ms=retry_ms or 1000 * RETRY_FULL_S)
+
+
+def rate_limited(retry_ms: int) -> ApiError:
+    """The tenant has had what it may ask for in a minute."""
+    reason = f"this tenant has asked for as much as it may; ask again in {ceil(retry_ms / 1000)} s"
+    return ApiError(429, reason, code="rate_limited", retry_after_ms=retry_ms)

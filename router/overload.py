@@ -1,0 +1,107 @@
+"""Back-pressure to producers on streams: they are told each second, and what is too much is ended.
+
+The newest go first: who has waited is nearest to being served. What the HTTP door has accepted
+stays (it was weighed there), and so does what a router has read. Each one that goes is told when a
+new request would be taken: code "overloaded", retry_after_s.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Any, Final, cast
+
+from router.admit import Reject, reject_entry
+from router.entry import read_entry
+from router.pools import PoolView, Wanted
+from router.pressure import pressure_of
+from router.refusal import Refused
+from workers.address import Networks
+from workers.log import logger
+from workers.sla import SlaTable
+from workers.store import Store
+from workers.wire import EndEvent, Pressure
+
+SHED_AT_ONCE: Final = 64  # of a class; the next second brings the next ones
+FADE: Final = 0.9  # weight of the past in what a class's requests are like
+FIRST: Final = 256  # tokens of prompt and output, while a class has had none
+
+log = logger("router")
+
+
+class Overload:
+    """One router's. max_queue: of classes that do not say how many may wait."""
+
+    def __init__(self, store: Store, table: SlaTable, allow: Networks, max_queue: int) -> None:
+        self.store, self.table, self.allow, self.max_queue = store, table, allow, max_queue
+        self.typical = {name: (float(FIRST), float(FIRST)) for name in table.names}
+
+    def saw(self, wanted: Wanted) -> None:
+        """A request of its class was admitted: what the next ones will be like."""
+        prompt, output = self.typical[wanted.sla]
+        prompt = FADE * prompt + (1 - FADE) * wanted.uncached
+        output = FADE * output + (1 - FADE) * wanted.max_tokens
+        self.typical[wanted.sla] = (prompt, output)
+
+    def tell(self, views: Sequence[PoolView], now_ms: int, waiting: Mapping[str, int]) -> None:
+        """Once a second. waiting: in each stream."""
+        pressures = {
+            sla.name: pressure_of(
+                self._next_one(sla.name, now_ms),
+                views,
+                self.table,
+                now_ms,
+                waiting,
+                sla.max_queue or self.max_queue,
+            )
+            for sla in self.table
+        }
+        self.store.press(pressures)
+        for name, pressure in pressures.items():
+            if pressure.waiting > pressure.most:
+                self.shed(name, pressure)
+
+    def _next_one(self, sla: str, now_ms: int) -> Wanted:
+        prompt, output = self.typical[sla]
+        return Wanted("", sla, now_ms, max(1, round(prompt)), max(1, round(output)))
+
+    def shed(self, sla: str, pressure: Pressure) -> None:
+        """Ends the newest of a stream, so that `most` are left."""
+        key = self.store.keys.requests(sla)
+        count = min(SHED_AT_ONCE, pressure.waiting - pressure.most)
+        entries = cast(list[Any], self.store.redis.xrevrange(key, count=count))
+        gone = 0
+        for entry_id, fields in entries:
+            gone += self._end(sla, entry_id.decode(), fields or {}, pressure) == "refused"
+        log.info("shed", sla=sla, requests=gone, waiting=pressure.waiting, most=pressure.most)
+
+    def _end(
+        self, sla: str, entry_id: str, fields: Mapping[bytes, bytes], pressure: Pressure
+    ) -> str:
+        reject = reject_of(sla, entry_id, fields, self.allow)
+        assert reject.request_id is not None, "an entry gives a name"
+        retry_s = ceil(pressure.retry_ms / 1000) or 1
+        return self.store.refuse(
+            sla=sla,
+            entry_id=entry_id,
+            request_id=reject.request_id,
+            tenant=reject.tenant,
+            end=overloaded(f"{pressure.waiting} requests of its class wait already", retry_s),
+            body=b"",
+            webhook=reject.webhook,
+            unread=True,
+        )
+
+
+def overloaded(reason: str, retry_after_s: int, code: str = "overloaded") -> EndEvent:
+    """The end of a request that is not taken now."""
+    error = f"{reason}; ask again in {retry_after_s} s"
+    return EndEvent(status="failed", code=code, error=error, retry_after_s=retry_after_s)
+
+
+def reject_of(sla: str, entry_id: str, fields: Mapping[bytes, bytes], allow: Networks) -> Reject:
+    """Whose an entry is, as far as it can be read."""
+    refused = Refused("request", "is not taken now", "overloaded")
+    try:
+        values, _ = read_entry(fields)
+    except Refused:
+        values = {}
+    return reject_entry(refused, sla=sla, entry_id=entry_id, fields=values, allow=allow)
