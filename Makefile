@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 suite = @echo "== $(1)"; begin=$$(date +%s); $(2) || exit 1; echo "== $(1): $$(( $$(date +%s) - begin )) s"
 
 .PHONY: help build build-dev start test test-lint test-compiled test-pure test-slow \
-        gpu-report bench bench-27b bench-kv bench-peers tidy clean
+        gpu-report gpu-kit test-gpu bench-gpu bench bench-27b bench-kv bench-peers tidy clean
 
 help:
 	@echo "make start        build what is missing, then run the node; Ctrl-C stops it"
@@ -28,13 +28,16 @@ help:
 	@echo "make test-slow    the tests that take minutes"
 	@echo "make bench        benchmark tables, beside llama.cpp on the same file and threads"
 	@echo "make bench-27b    the same of random weights in Qwen3.5-27B's shape (15 GB), without a peer"
+	@echo "make test-gpu     every op and golden model on this machine's GPU, bit by bit"
+	@echo "make bench-gpu    what the GPU reaches, in 6 minutes (REHEARSE=1: tiny, on an emulated one)"
+	@echo "make gpu-kit      all that the two need on a machine without network, in the folder gpu-kit"
 	@echo "make gpu-report   registers and spills of the CUDA kernels, for each GPU (needs nvcc)"
 	@echo "make bench-kv     sessions: resuming beside computing again, writing, forking, keeping"
 	@echo "make bench-peers  install what make bench compares with (builds it: minutes)"
 	@echo "make tidy         format, lint, type check"
 	@echo "make clean        remove all that was built; var/ (models, results, store) stays"
 
-build: $(VENV)/compiled
+build: $(VENV)/compiled $(VENV)/kernels
 
 build-dev: $(VENV)/installed-dev $(VENV)/compiled
 
@@ -75,6 +78,11 @@ $(VENV)/compiled: $(SOURCES) $(BIN)/lockstep
 	@touch $@
 
 # Both suites wait much and mostly use one core, so they run side by side; the second one's output follows.
+# The GPU's kernels, where nvcc is; elsewhere the node is the same without a GPU.
+$(VENV)/kernels: $(wildcard kernels/cuda/*.cu kernels/cuda/*.cuh) kernels/cuda/build.py $(VENV)/compiled
+	@$(BIN)/python -m kernels.cuda.build --if-possible
+	@touch $@
+
 test: test-lint
 	@mkdir -p build; $(MAKE) --no-print-directory test-pure > build/test-pure.log 2>&1 & pure=$$!; \
 	  $(MAKE) --no-print-directory test-compiled; compiled=$$?; wait $$pure; pure=$$?; \
@@ -113,6 +121,25 @@ bench-peers: build
 gpu-report: build
 	@$(BIN)/python -m kernels.cuda.build --report
 
+# What test-gpu and bench-gpu need on a machine without network: copy the folder gpu-kit beside the
+# sources there. KIT="--python 3.12 --wheels FOLDER" for another Python than this one.
+gpu-kit: build
+	@$(BIN)/python -m ingest.command.bench.gpu.kit gpu-kit $(KIT)
+
+# With a folder gpu-kit nothing is installed or fetched; else PyCUDA is built into $(VENV).
+GPU_NEEDS := $(if $(wildcard gpu-kit),,$(VENV)/installed-gpu build-dev)
+
+$(VENV)/installed-gpu: $(VENV)/installed-dev
+	@$(PIP) install "$$($(BIN)/python -c "import tomllib; print(*tomllib.load(open( \
+	  'pyproject.toml', 'rb'))['project']['optional-dependencies']['gpu'])")"
+	@touch $@
+
+test-gpu: $(GPU_NEEDS)
+	@tests/bench/gpu.sh test
+
+bench-gpu: $(if $(REHEARSE),build-dev,$(GPU_NEEDS))
+	@$(if $(REHEARSE),$(BIN)/lockstep bench gpu --rehearse,tests/bench/gpu.sh bench)
+
 bench: bench-peers
 	@$(BIN)/lockstep bench cpu
 	@$(BIN)/lockstep bench node
@@ -133,6 +160,6 @@ tidy: build-dev
 	@$(BIN)/mypy --strict
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build gpu-kit *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name '*.so' -not -path './var/*' -delete
 	find . -name __pycache__ -not -path './var/*' -prune -exec rm -rf {} +

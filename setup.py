@@ -4,12 +4,13 @@
     PURE=1 python setup.py build_ext --inplace    the extension alone; host code stays .py
 
 Beside the extension lies build_hash.json: what was compiled from which bytes, so that a test can
-tell a stale build.
+tell a stale build. A wheel also holds the GPU's kernels, if nvcc is there.
 """
 
 import hashlib
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,17 @@ class BuildAndRemember(build_ext):
         super().run()
         folder = ROOT if self.inplace else Path(self.build_lib)
         (folder / HASHES).write_text(json.dumps(hashes, indent=1) + "\n")
+        if not self.inplace:
+            add_kernels(folder / "kernels/cuda")
+
+
+def add_kernels(folder: Path) -> None:
+    """The GPU's kernels go into the package, where nvcc is; elsewhere it is made without."""
+    sys.path.insert(0, str(ROOT))
+    from kernels.cuda.build import fatbin, nvcc
+
+    if nvcc() is not None:
+        fatbin(folder)
 
 
 def remove_compiled() -> None:

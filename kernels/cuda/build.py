@@ -1,10 +1,13 @@
 """Compiles the CUDA kernels with nvcc: one file for all GPUs, made once for each state of source.
 
-    python -m kernels.cuda.build            the fatbin, at build time or at first use
-    python -m kernels.cuda.build --report   registers and spills of every kernel, for each GPU
+    python -m kernels.cuda.build                  the fatbin, at build time or at first use
+    python -m kernels.cuda.build --if-possible    the same; quietly nothing where nvcc is not
+    python -m kernels.cuda.build --report         registers and spills of every kernel and GPU
 
-The fatbin holds machine code for sm_80, 86, 89, 90 and 100, and PTX for those that come later. Its
-name is made of the sources and the flags, so that what is there need not be made again.
+There is no other way than nvcc: PyCUDA has to be built with a CUDA toolkit, so whoever has a
+PyCUDA has it. The fatbin holds machine code for sm_80, 86, 89, 90 and 100, and PTX for those that
+come later. Its name is made of the sources and the flags, so that what is there need not be made
+again.
 """
 
 import os
@@ -118,13 +121,15 @@ def _nvcc(*arguments: str) -> str:
 def main(arguments: list[str]) -> int:
     """Build, or report; 1 when there is no compiler or a hot kernel spills."""
     try:
+        if arguments == ["--if-possible"] and nvcc() is None:
+            return 0
         if arguments != ["--report"]:
             print(fatbin())
             return 0
         found = [kernel for target in TARGETS for kernel in report(target)]
     except NoNvcc as error:
         print(error, file=sys.stderr)
-        return 1
+        return int(arguments != ["--if-possible"])
     by_name: dict[str, list[KernelReport]] = {}
     for kernel in found:
         by_name.setdefault(kernel.kernel, []).append(kernel)

@@ -45,7 +45,7 @@ def compile(self, sources, output_dir=None, macros=None, include_dirs=None, debu
     return objects
 
 CCompiler.compile = compile
-sys.argv = ["setup.py", "-q", "build_ext", "--inplace"]
+sys.argv[0:1] = ["setup.py", "-q"]
 runpy.run_path("setup.py", run_name="__main__")
 """
 
@@ -70,18 +70,34 @@ def site() -> Path | None:
     return place
 
 
+def wheel(aside: Path) -> Path:
+    """A wheel of it, optimised, for this Python; made in the folder aside. Raises NoPyCuda."""
+    root = _source(aside, "['-O2', '-g0', '-w']")
+    _run(sys.executable, "-c", PARALLEL, "build_ext", cwd=root)
+    _run(sys.executable, "setup.py", "-q", "bdist_wheel", "--dist-dir", str(aside), cwd=root)
+    (made,) = aside.glob("pycuda-*.whl")
+    return made
+
+
 def _build(aside: Path) -> None:
     """aside/site, whole."""
-    site, source = aside / "site", aside / "source"
+    site = aside / "site"
     _pip("install", "--target", str(site), "--no-deps", *BESIDE)
+    root = _source(aside, "['-O0', '-g0', '-w']")
+    _run(sys.executable, "-c", PARALLEL, "build_ext", "--inplace", cwd=root)
+    shutil.move(root / "pycuda", site / "pycuda")
+
+
+def _source(aside: Path, flags: str) -> Path:
+    """Its source, ready to be compiled with these flags."""
+    source = aside / "source"
     _pip("download", "--no-deps", "--no-binary", ":all:", "--no-build-isolation", PYCUDA,
          "--dest", str(source))  # fmt: skip
     (archive,) = source.glob("pycuda-*.tar.gz")
     with tarfile.open(archive) as packed:
         packed.extractall(source, filter="data")
     root = source / archive.name.removesuffix(".tar.gz")
-    include = _headers(aside)
-    stub = aside / "stub"
+    include, stub = _headers(aside), aside / "stub"
     stub.mkdir()
     (stub / "stub.c").write_text(STUB)
     _run("gcc", "-shared", "-fPIC", str(stub / "stub.c"), "-Wl,-soname,libcuda.so.1",
@@ -89,10 +105,9 @@ def _build(aside: Path) -> None:
     (root / "siteconf.py").write_text(
         f"CUDA_INC_DIR = [{str(include)!r}]\nCUDADRV_LIB_DIR = [{str(stub)!r}]\n"
         "CUDADRV_LIBNAME = ['cuda']\nCUDA_ENABLE_CURAND = False\nCUDA_ENABLE_GL = False\n"
-        "CXXFLAGS = ['-O0', '-g0', '-w']\nLDFLAGS = ['-Wl,--no-as-needed']\n"
+        f"CXXFLAGS = {flags}\nLDFLAGS = ['-Wl,--no-as-needed']\n"
     )
-    _run(sys.executable, "-c", PARALLEL, cwd=root)
-    shutil.move(root / "pycuda", site / "pycuda")
+    return root
 
 
 def _headers(aside: Path) -> Path:
@@ -126,7 +141,10 @@ def _pip(*arguments: str) -> None:
 
 def _run(*command: str, cwd: Path | None = None) -> None:
     environment = os.environ | {"PYTHONNOUSERSITE": "1"}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise NoPyCuda(f"{command[0]} is not installed") from error
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()[-3:]
         raise NoPyCuda(f"{Path(command[0]).name} {command[1]}: {' | '.join(said)}")
