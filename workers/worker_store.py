@@ -132,6 +132,13 @@ class WorkerStore(Store):
         names = (item.job_id, item.execution_id)
         return bool(self.run("compose", keys, *names, *told, forked) == 1)
 
+    def note_cached(self, request_id: str, num_tokens: int) -> None:
+        """So many tokens of a request's prompt were there when its KV began to be written.
+
+        The smallest of all owners' numbers is told at its end. May be repeated, by anybody.
+        """
+        self.run("note_cached", [self.keys.job(request_id)], num_tokens)
+
     def recover(self, pool: str, dead_worker: str) -> list[str]:
         """Put back what a dead worker of this name held."""
         keys = [self.keys.worker_executions(dead_worker)]

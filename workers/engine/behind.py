@@ -163,5 +163,6 @@ class Behind:
             start=reuse.chain.start,
             blocks=list(zip(reuse.keys[:num_blocks], blocks, strict=True)),
             state=state,
+            num_reused=max(0, sequence.num_reused),
             first=0 if line.is_first else min(line.num_blocks, num_blocks),
         )

@@ -27,6 +27,7 @@ class Kept:
     state      (key, slot) of the recurrent state after num_kv tokens; None: no such layers
     start      the key before the first token
     first      blocks before this index are written already
+    num_reused of its tokens were there when it began
     """
 
     request: Request
@@ -38,3 +39,4 @@ class Kept:
     state: tuple[bytes, int] | None = None
     start: bytes = bytes(32)
     first: int = 0
+    num_reused: int = 0

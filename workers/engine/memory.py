@@ -110,6 +110,7 @@ class Memory:
             blocks=blocks,
             tail=tail,
             state=state,
+            num_reused=max(0, sequence.num_reused),
         )
 
     def release(self, kept: Kept) -> None:

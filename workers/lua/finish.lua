@@ -10,11 +10,15 @@
 -- include end_request
 -- include lease
 local id, execution = ARGV[7], ARGV[8]
-local known = redis.call('HMGET', KEYS[1], 'status', 'execution', 'started_ms')
+local known = redis.call('HMGET', KEYS[1], 'status', 'execution', 'started_ms', 'cached_tokens')
 if not drop_lease(ARGV[5], id, execution) then
   return (TERMINAL[known[1]] and known[2] == execution) and 1 or 0
 end
-end_request(id, arguments(11), ARGV[10])
+local flat, noted = arguments(11), tonumber(known[4] or '')
+for i = 1, #flat, 2 do -- what an earlier owner computed was not there before
+  if flat[i] == 'cached_tokens' and noted then flat[i + 1] = math.min(flat[i + 1], noted) end
+end
+end_request(id, flat, ARGV[10])
 local good = ARGV[12] == 'finished'
 redis.call('XADD', RQ .. ':results:' .. id, 'MAXLEN', 10, '*', 'type', good and 1 or 2,
   'worker_name', ARGV[6], 'return_value', ARGV[9], 'execution_id', execution,

@@ -218,6 +218,8 @@ class Writer(Servant):
         if entry.kept.num_kv == 0:  # its journal was whole: nothing was computed
             self._done(entry)
             return
+        if not entry.session:
+            self._note_cached(entry.kept)
         is_awaited = entry.is_urgent or entry.then is not None
         whole = self.stopping or is_awaited or entry.is_behind
         begin = time.monotonic()
@@ -238,6 +240,13 @@ class Writer(Servant):
             self._done(entry)
         else:
             self.release_kv(entry.kept, lambda kept: self._keep_state(entry, kept))
+
+    def _note_cached(self, kept: Kept) -> None:
+        """Before it is found by whoever goes on with the request: it was computed for that."""
+        try:
+            self.store.note_cached(kept.request.id, kept.num_reused)
+        except RedisError as error:  # then its usage says that more was there
+            log.debug("not noted", request=kept.request.id, error=str(error)[:200])
 
     def _commit(self, entry: Suspended, *, state: bool) -> None:
         """A manifest that names what was written; the session's owner may be another by now."""

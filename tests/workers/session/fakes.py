@@ -144,13 +144,16 @@ class FakeStore:
 
     def __init__(self):
         self.hash, self.has_lease, self.composed = {}, True, []
-        self.forgotten = []
+        self.forgotten, self.cached = [], {}
 
     def session(self, full):
         return dict(self.hash)
 
     def session_note(self, full, **fields):
         self.hash.update(fields)
+
+    def note_cached(self, request_id, num_tokens):
+        self.cached[request_id] = num_tokens
 
     def session_forget(self, full):
         self.forgotten.append(full)

@@ -197,6 +197,7 @@ def test_what_goes_on_is_written_with_its_state_and_given_back(desk):
     assert desk.puts == [("r1", 512, True)]
     assert desk.tier.committed == [] and desk.writer.stats()["suspended_bytes"] == 0
     assert desk.writer.stats()["behind_bytes"] > 0
+    assert desk.store.cached == {"r1": 0}
 
 
 def test_what_ended_or_is_waited_for_goes_before_what_goes_on(desk):
