@@ -38,6 +38,7 @@ VOCABULARY = {
 # The simulator plays the pools: of the engine it has what decides, not what computes.
 SIMULATOR = "router.simulator"
 PLAYED = {
+    "workers.engine.chunks",
     "workers.engine.cost",
     "workers.engine.memory",
     "workers.engine.pace",

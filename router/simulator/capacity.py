@@ -27,7 +27,7 @@ WARM_UP: Final = 0.1
 DRAIN_S: Final = 3600.0  # after the last arrival; what has not ended by then never does
 TOLERANCE: Final = 0.03  # relative: where bisection ends
 STEP: Final = 1.6  # while the capacity is not yet between two rates
-LEAST_RPS: Final = 1e-4
+LEAST_RPS: Final = 1e-3  # what is below counts as nothing
 GROWTH_SPARE: Final = 3  # requests by which a queue may grow by accident
 RESAMPLES: Final = 1000
 

@@ -28,10 +28,6 @@ class Clock:
     def after(self, ms: float, do: Callable[[], None]) -> None:
         self.at(self.now_ms + ms, do)
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._heap
-
     def run(self, until_ms: float = FOREVER, stop: Callable[[], bool] = lambda: False) -> None:
         """Everything up to until_ms, in order; ends early when nothing is left, or on stop()."""
         while self._heap and self._heap[0][0] <= until_ms and not stop():

@@ -10,24 +10,28 @@ in its queues now; as in a node. A conversation's next request comes when the on
 """
 
 from bisect import insort
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
 from router.placement import EMPTY, Plan
 from router.pools import PoolView, Wanted, views_of
+from router.reading import room_of
 from router.replan import Job as Placed
 from router.replan import Move
+from router.sight import seen, with_queued
 from router.simulator.clock import FOREVER, Clock
 from router.simulator.job import CLAIMED, MOVING, REFUSED, WAITING, Job
 from router.simulator.pool import SimPool
 from router.simulator.workload import Wish, next_turn
 from router.turns import Turns
 from workers.sla import SlaTable
+from workers.wire import PoolLoad
 
 REPORT_MS: Final = 500.0  # workers/queue/pool_worker.py
 REPLAN_MS: Final = 1000.0
-BATCHES_QUEUED: Final = 2  # router/loop.py
 
 
 class Policy(Protocol):
@@ -66,19 +70,20 @@ class Node:
         self.has_door = has_door
         self.on_end: Callable[[Job], None] = lambda job: None
         self.turns = Turns(table)
-        self.streams: dict[str, list[Job]] = {name: [] for name in table.names}
+        self.streams: dict[str, deque[Job]] = {name: deque() for name in table.names}
         self.queues: dict[str, list[Job]] = {name: [] for name in pools}
         self.held: list[Job] = []
         self.jobs: dict[str, Job] = {}  # all that have not ended
         self.homes: dict[str, tuple[str, int]] = {}  # session: its last pool, tokens in its files
         self.closes_ms = FOREVER  # conversations ask nothing after that
         self.num_accepted = self.num_ended = self.num_refused = 0
-        self._views: tuple[PoolView, ...] = ()
-        self._views_at = float("-inf")
+        self._views: tuple[PoolView, ...] | None = None
+        self._loads: list[PoolLoad] = []
+        self._loads_at = float("-inf")
         self._is_turning = False
         for pool in pools.values():
             pool.on_first, pool.on_end = self._first_token, self._ended
-        clock.after(REPLAN_MS, self._replan)
+        self._is_replanning = False
 
     # --- requests come ---
 
@@ -93,6 +98,10 @@ class Node:
         job.computed = job.in_files = history if wish.session in self.homes or history else 0
         self.num_accepted += 1
         self.jobs[wish.id] = job
+        if not self._is_replanning:
+            self._is_replanning = True
+            self.clock.after(REPLAN_MS, self._replan)
+        self._views = None
         if self.has_door:
             plan = self.policy.place(
                 self.wanted(job), self._home(job), self.views(), self._now(), self._backlog()
@@ -106,36 +115,29 @@ class Node:
     # --- the router ---
 
     def turn(self) -> None:
-        """Places what the pools have room for; they claim what they have room for."""
+        """As router/loop.py: what is held, what is read, what the pools claim."""
         if self._is_turning:
             return
         self._is_turning = True
-        again, self.held = self.held, []
+        self._views = None
+        again, self.held = sorted(self.held, key=self._rank), []
         for job in again:
             self._place(job)
-        room = self._room()
-        if not self.held and room > 0:
-            waiting = {sla: len(jobs) for sla, jobs in self.streams.items()}
-            for sla, count in self.turns.share(room, waiting).items():
-                read, self.streams[sla] = self.streams[sla][:count], self.streams[sla][count:]
-                for job in read:
-                    self._place(job)
+        waiting = self._backlog()
+        if any(waiting.values()):
+            held = Counter(job.sla for job in self.held)
+            room = room_of(waiting, held, self.views(), self.table)
+            for sla, count in self.turns.share(max(room.values()), room).items():
+                stream = self.streams[sla]
+                for _ in range(min(count, len(stream))):
+                    self._place(stream.popleft())
         for name in self.pools:
             self._claim(name)
         self._is_turning = False
 
-    def _room(self) -> int:
-        """Of all queues together."""
-        return sum(
-            max(0, BATCHES_QUEUED * pool.hardware.max_batch - len(self.queues[name]))
-            for name, pool in self.pools.items()
-            if not pool.is_lost
-        )
-
     def _place(self, job: Job) -> None:
-        plan = self.policy.place(
-            self.wanted(job), self._home(job), self.views(), self._now(), EMPTY
-        )
+        wanted = self.wanted(job)
+        plan = self.policy.place(wanted, self._home(job), self.views(), self._now(), EMPTY)
         job.plan = plan
         if plan.kind == "wait":
             self.held.append(job)
@@ -146,6 +148,8 @@ class Node:
             job.placed_ms = self.clock.now_ms
             job.reasons.append(plan.reason)
             self._enqueue(job)
+            queued = replace(wanted, then=plan.then)
+            self._views = tuple(with_queued(view, queued, plan.pool) for view in self.views())
 
     def _enqueue(self, job: Job) -> None:
         """In order of rank."""
@@ -162,7 +166,8 @@ class Node:
             pool.take(job)
 
     def _refuse(self, job: Job, plan: Plan) -> None:
-        job.state, job.end_ms, job.retry_after_ms = REFUSED, self.clock.now_ms, plan.wait_ms
+        job.plan = plan
+        job.state, job.end_ms, job.retry_after_ms = REFUSED, self.clock.now_ms, plan.retry_ms
         self.num_refused += 1
         self._over(job)
 
@@ -174,7 +179,9 @@ class Node:
         return int(self.clock.now_ms)
 
     def _backlog(self) -> dict[str, int]:
-        return {sla: len(jobs) for sla, jobs in self.streams.items()}
+        """What waits outside of the pools, by class."""
+        held = Counter(job.sla for job in self.held)
+        return {sla: len(jobs) + held[sla] for sla, jobs in self.streams.items()}
 
     # --- what the router sees ---
 
@@ -192,12 +199,20 @@ class Node:
         )
 
     def views(self) -> tuple[PoolView, ...]:
-        """Reports of the pools, REPORT_MS old at most; the queues as they are."""
-        if self.clock.now_ms - self._views_at >= REPORT_MS:
-            self._loads = [pool.load() for pool in self.pools.values()]
-            self._views_at = self.clock.now_ms
-        queues = {name: [self.wanted(job) for job in jobs] for name, jobs in self.queues.items()}
-        return views_of(self._loads, queues, "")
+        """As router/sight.py: reports REPORT_MS old at most, queues and claims as they are."""
+        if self._views is None:
+            if self.clock.now_ms - self._loads_at >= REPORT_MS:
+                self._loads = [pool.load() for pool in self.pools.values()]
+                self._loads_at = self.clock.now_ms
+            queues = {name: map(self.wanted, jobs) for name, jobs in self.queues.items()}
+            placed = [self._placed(job) for job in self.jobs.values() if job.then is not None]
+            facts = [one.wanted for one in placed]
+            self._views = tuple(
+                seen(view, len(self.pools[view.name].claimed), placed, facts)
+                for view in views_of(self._loads, queues, "")
+                if view.name in self.pools
+            )
+        return self._views
 
     # --- pools say something ---
 
@@ -245,6 +260,7 @@ class Node:
         self.clock.after(0.0, self.turn)
 
     def _replan(self) -> None:
+        self._views = None
         placed = [
             self._placed(job) for job in self.jobs.values() if job.pool and job.state != MOVING
         ]
@@ -253,7 +269,8 @@ class Node:
             if job is not None and move.to_pool != job.pool:
                 self.move(job, move.to_pool, move.reason)
         self.turn()
-        if self.jobs or not self.clock.is_empty:
+        self._is_replanning = bool(self.jobs)
+        if self.jobs:
             self.clock.after(REPLAN_MS, self._replan)
 
     def _placed(self, job: Job) -> Placed:

@@ -9,8 +9,9 @@ tests/router/simulator/test_steps.py.
 
 from typing import Final
 
+from workers.engine.chunks import Scheduled
 from workers.engine.pace import decodes_of
-from workers.engine.scheduler import Scheduled, Scheduler, patience_ms
+from workers.engine.scheduler import Scheduler, patience_ms
 
 NEVER: Final = 1 << 62  # ms
 

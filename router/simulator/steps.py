@@ -18,9 +18,10 @@ from router.simulator.hardware import PoolHardware
 from router.simulator.job import Job
 from router.simulator.steady import repeated, steady_steps, steady_until
 from workers.cost import CostModel
+from workers.engine.chunks import Scheduled
 from workers.engine.cost import StepCost
 from workers.engine.memory import Memory
-from workers.engine.scheduler import Scheduled, Scheduler
+from workers.engine.scheduler import Scheduler
 from workers.engine.sequence import Sequence
 from workers.sla import SlaTable
 from workers.wire import Request, SamplingParams
@@ -99,10 +100,13 @@ class SimEngine:
         self._inbox: list[Callable[[], None]] = []
         self._run: Run | None = None
         self._number = 0
+        self._is_between = False  # a step has ended, and the next is about to begin
 
     def post(self, do: Callable[[], None]) -> None:
         """Done between two steps, at the next such moment."""
         self._inbox.append(do)
+        if self._is_between:
+            return
         if self._run is None:
             self._begin()
         elif self._run.steps > 1:
@@ -128,15 +132,16 @@ class SimEngine:
 
     def _begin(self) -> None:
         """The next step, or run of steps, if there is anything to do."""
+        self._is_between = True
         while self._inbox:
             messages, self._inbox = self._inbox, []
             for do in messages:
                 do()
-        if self.is_stopped:
-            return
-        now_ms = int(self.clock.now_ms)
-        self.before_step()
-        parts = self.scheduler.schedule(now_ms)
+        parts: list[Scheduled] = []
+        if not self.is_stopped:
+            self.before_step()
+            parts = self.scheduler.schedule(int(self.clock.now_ms))
+        self._is_between = False
         if not parts:
             return
         self._number += 1
@@ -185,7 +190,7 @@ class SimEngine:
         run = self._run
         if run is None or run.number != number:
             return
-        self._run = None
+        self._run, self._is_between = None, True
         self.num_steps += run.steps
         self.busy_ms += self.clock.now_ms - run.begin_ms
         if run.steps > 1:

@@ -4,8 +4,8 @@
     without-MECHANISM        gpu+cpu with one mechanism switched off
     fifo-gpu                 GPU alone, first come, first served
     priority-gpu             GPU alone, urgent classes first, chunked prefill, KV in files
-    splitter                 two servers, each like priority-gpu, and a router that sends each
-                             conversation to one by a fixed share: the do-it-yourself rival
+    splitter                 two servers, each like priority-gpu, and a router that sends a fixed
+                             share of what is not urgent to the CPU: the do-it-yourself rival
     fixed-split              the published rule: by class and context length, at arrival, for good
     pp2                      the pipeline over two nodes that was replaced: two GPUs, each with half
                              of the layers; capacity is told per node
@@ -33,8 +33,8 @@ from workers.cost import CostModel
 from workers.sla import SlaTable
 
 CHUNKS: Final = (128, 512)  # prefill tokens of a step, where they are fixed
-SHARES: Final = (0.02, 0.05, 0.1, 0.2)  # of conversations that a splitter sends to the CPU
-LENGTHS: Final = (1024, 4096, 16384, 1 << 20)  # prompts up to here the fixed split runs on the CPU
+SHARES: Final = (0.03, 0.1, 0.25, 0.5)  # of what is not urgent that a splitter sends to the CPU
+LENGTHS: Final = (256, 1024, 4096, 1 << 20)  # prompts up to here the fixed split runs on the CPU
 NETWORK_MS: Final = 0.5  # one way, between the two nodes of a pipeline
 
 
@@ -85,12 +85,14 @@ class Fixed:
 
 
 class Splitter(Fixed):
-    """By a hash of the conversation, so that its turns find each other."""
+    """Urgent: GPU. All else by a hash of the conversation, so that its turns find each other."""
 
-    def __init__(self, share: float) -> None:
-        self.share = share
+    def __init__(self, share: float, urgent: str) -> None:
+        self.share, self.urgent = share, urgent
 
     def pool_of(self, wanted: Wanted) -> str:
+        if wanted.sla == self.urgent:
+            return "gpu"
         session = wanted.request_id.partition("-")[0]
         return "cpu" if xxhash.xxh3_64_intdigest(session.encode()) < self.share * 2**64 else "gpu"
 
@@ -195,7 +197,7 @@ def policy_of(system: System, table: SlaTable) -> BatchEngine | Fixed:
     if system.switches is not None:
         return BatchEngine(table, system.switches)
     if system.share is not None:
-        return Splitter(system.share)
+        return Splitter(system.share, table.names[0])
     if system.length is not None:
         return FixedSplit(system.length, table.names[0])
     return Fixed()
