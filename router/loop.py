@@ -130,6 +130,7 @@ class Router:
         self._alive_at = now
         key = self.store.keys.router(self.consumer.name)
         self.store.redis.set(key, self.num_handled, ex=ALIVE_TTL_S)
+        self.store.expire_late()
         for held in self.held:
             self.consumer.keep(held.entry)
 

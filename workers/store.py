@@ -294,6 +294,10 @@ class Store:
         """Put back what workers hold that have been silent for lease_s."""
         return texts(self.run("reap", [self.keys.wip(pool)], pool, self.max_attempts, at_most))
 
+    def expire_late(self) -> list[str]:
+        """End what waits in a queue or for its session, and whose deadline has passed; the ids."""
+        return texts(self.run("expire_late", [self.keys.deadlines]))
+
     # --- sessions, by their full ids ---
 
     def session(self, session: str) -> dict[str, Any]:

@@ -200,6 +200,7 @@ class Keys:
         self.pools = f"{prefix}:pools"
         self.replanned = f"{prefix}:replanned"  # a router has just done it
         self.waiting = f"{prefix}:waiting"  # ids that wait for their session
+        self.deadlines = f"{prefix}:deadlines"  # ids by their deadlines
         self.webhooks_due = f"{prefix}:webhooks:due"
         self.webhook_queue = self.queue(WEBHOOKS)
         self.rq_suspended = f"{self.rq_prefix}:suspended"
@@ -259,6 +260,7 @@ class Keys:
             self.dead,
             self.active,
             self.waiting,
+            self.deadlines,
             self.webhooks_due,
             *map(self.requests, self.classes),
         ]

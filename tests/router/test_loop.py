@@ -72,6 +72,23 @@ def test_a_request_goes_into_the_queue_of_the_ready_pool(store, report, make_rou
     assert (request.id, request.params.max_tokens) == (request_id, 5)
 
 
+def test_what_waits_for_its_session_expires_on_time(store, report, make_router):
+    report()
+    router = make_router()
+    first = add(store, {"prompt": "Hello", "session_id": "s", "max_tokens": 5})
+    drain(router)
+    asked = {"prompt": "Hello", "session_id": "s", "max_tokens": 5, "deadline_ms": 1500}
+    second = add(store, asked)
+    drain(router)
+    assert store.job(second)["status"] == "queued"
+    end = time.monotonic() + 20
+    while store.job(second)["status"] == "queued":
+        assert time.monotonic() < end
+        router.turn()
+        time.sleep(0.02)
+    assert (store.job(first)["status"], store.job(second)["status"]) == ("queued", "expired")
+
+
 def test_plain_words_are_a_request(store, report, make_router):
     report()
     words = ["prompt", "Hello there", "max_tokens", "16", "temperature", "0.5", "webhook_url", HOOK]

@@ -180,6 +180,27 @@ def test_a_waiting_one_that_expires_leaves_the_list(store):
     assert (queue(store), waiting(store)) == (["r1"], ["r3"])
 
 
+def test_whoever_waits_and_is_late_ends_when_the_routers_ask(store):
+    routed(store, "r1", "r3")
+    route(store, "r2", deadline_ms=1)
+    route(store, "r4", session_id="other", deadline_ms=1)
+    route(store, "r5", session_id=None, token_ids=(1,), messages=(), deadline_ms=1 << 50)
+    assert sorted(store.expire_late()) == ["r2", "r4"]
+    assert {store.job(i)["status"] for i in ("r2", "r4")} == {"expired"}
+    assert store.job("r2")["error"].endswith("passed while it waited for its session")
+    assert (queue(store), waiting(store)) == (["r1", "r5"], ["r3"])
+    assert store.expire_late() == []
+
+
+def test_a_running_one_that_is_late_is_its_pools_business(store):
+    route(store, "r1", deadline_ms=(1 << 50))
+    [item] = claim(store)
+    store.redis.zadd(store.keys.deadlines, {"r1": 1, "nobody": 1})
+    assert store.expire_late() == []
+    assert finish(store, item)
+    assert store.redis.zcard(store.keys.deadlines) == 0
+
+
 def test_one_that_expired_while_it_waited_is_not_run(store):
     routed(store, "r1")
     route(store, "r2", deadline_ms=1)

@@ -82,6 +82,7 @@ end
 local function end_request(id, flat, text)
   local job, tokens, status = job_key(id), tokens_key(id), flat[2]
   redis.call('ZREM', P .. ':active', id)
+  redis.call('ZREM', deadlines_key(), id)
   redis.call('HINCRBY', P .. ':ends', (redis.call('HGET', job, 'sla') or '?') .. ' ' .. status, 1)
   redis.call('EXPIRE', P .. ':ends', KEEP_S)
   tell_of_request(id, flat)

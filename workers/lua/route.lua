@@ -18,6 +18,11 @@ redis.call('HSET', KEYS[2], 'status', 'queued', 'entry', ARGV[6], 'queued_ms', N
 redis.call('EXPIRE', KEYS[2], KEEP_S)
 redis.call('ZADD', KEYS[5], NOW_MS, ARGV[7])
 redis.call('EXPIRE', KEYS[5], KEEP_S)
+local deadline_ms = redis.call('HGET', KEYS[2], 'deadline_ms')
+if deadline_ms then
+  redis.call('ZADD', deadlines_key(), deadline_ms, ARGV[7])
+  redis.call('EXPIRE', deadlines_key(), KEEP_S)
+end
 local session = session_of(ARGV[7])
 if session then
   if holder_of(session) or pass_session_on(session) then

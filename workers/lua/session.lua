@@ -23,6 +23,7 @@ local function session_list(session)
   return sound(P .. ':session:' .. session .. ':waiting', 'list')
 end
 local function waiting_key() return sound(P .. ':waiting', 'zset') end
+local function deadlines_key() return sound(P .. ':deadlines', 'zset') end
 
 -- The full id of a request's session; nil when it belongs to none.
 local function session_of(id)
