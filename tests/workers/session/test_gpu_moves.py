@@ -1,27 +1,54 @@
-"""Requests move between the CPU and an emulated GPU; when the GPU fails, nothing is lost."""
+"""Requests move between the CPU and an emulated GPU; when the GPU fails, nothing is lost.
+
+Emulated twice: its kernels alone (LOCKSTEP_GPU=emulate), and its driver, with PyCUDA's own code.
+"""
+
+import os
 
 import pytest
 
+from kernels.cuda.emulate.driver import environment
+from tests.kernels.cuda.conftest import pycuda_place
 from tests.workers.session.conftest import LONG
 from tests.workers.session.test_moves import moved, reused
 
-FAULTS = {"full_if": "tiny_llama", "launch_error_if": "tiny_llama", "lost_if": "tiny_qwen35"}
+__all__ = ["pycuda_place"]  # a fixture
+MODELS = [("tiny_llama", "kernels"), ("tiny_qwen35", "kernels"), ("tiny_qwen35", "driver")]
+FAULTS = [
+    ("full_if", "tiny_llama", "kernels"),
+    ("launch_error_if", "tiny_llama", "kernels"),
+    ("lost_if", "tiny_qwen35", "kernels"),
+    ("lost_if", "tiny_qwen35", "driver"),
+]
+
+
+@pytest.fixture
+def start_both(pools, request):
+    """A function that starts a CPU pool and a GPU pool; both are ready.
+
+    emulated: "kernels" or "driver"; faults: as FAKE_CUDA's
+    """
+
+    def start(emulated, step_s=0.0, faults=""):
+        gpu = {"LOCKSTEP_GPU": "emulate", "FAKE_CUDA": faults}
+        if emulated == "driver":
+            paths = [request.getfixturevalue("pycuda_place"), os.environ.get("PYTHONPATH", "")]
+            gpu = {"LOCKSTEP_GPU": "auto", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+            gpu |= environment(faults)
+        started = pools.start("cpu", step_s), pools.start("gpu", **gpu)
+        pools.node.until(lambda: states(pools) == {"cpu": "ready", "gpu": "ready"}, 60)
+        return started
+
+    return start
 
 
 def states(pools):
     return {load.pool: load.state for load in pools.store.loads()}
 
 
-def start_both(pools, step_s=0.0, **settings):
-    """CPU pool, GPU pool; both are ready."""
-    gpu = {"LOCKSTEP_GPU": "emulate", **settings}
-    started = pools.start("cpu", step_s), pools.start("gpu", **gpu)
-    pools.node.until(lambda: states(pools) == {"cpu": "ready", "gpu": "ready"}, 30)
-    return started
-
-
-def test_there_and_back_computes_no_token_again(pools, judge):
-    cpu, gpu = start_both(pools, 0.01)
+@pytest.mark.parametrize(("model", "emulated"), MODELS)
+def test_there_and_back_computes_no_token_again(pools, judge, start_both, emulated):
+    cpu, gpu = start_both(emulated, 0.01)
     pools.ask("r1", LONG, max_tokens=70)
     pools.until_tokens("r1", 5)
     known = [moved(pools, "r1", pool, 5) for pool in ("gpu", "cpu", "gpu")]
@@ -33,8 +60,9 @@ def test_there_and_back_computes_no_token_again(pools, judge):
     assert cpu.poll() is None and gpu.poll() is None
 
 
-def test_the_next_turn_may_be_the_other_pools(pools, judge):
-    start_both(pools)
+@pytest.mark.parametrize(("model", "emulated"), MODELS[:1])
+def test_the_next_turn_may_be_the_other_pools(pools, judge, start_both, emulated):
+    start_both(emulated)
     one = pools.say("r1", "It was the best of times.")
     two = pools.say("r2", "And then?", pool="gpu")
     assert two["cached_tokens"] == one["prompt_tokens"] + one["output_tokens"] - 1
@@ -43,10 +71,12 @@ def test_the_next_turn_may_be_the_other_pools(pools, judge):
     assert all(judge.agrees(pools, request_id) for request_id in ("r1", "r2", "r3"))
 
 
-@pytest.mark.parametrize(("fault", "model"), FAULTS.items())
-def test_what_a_failing_gpu_held_goes_on_on_the_cpu(pools, judge, tmp_path, fault):
+@pytest.mark.parametrize(("fault", "model", "emulated"), FAULTS)
+def test_what_a_failing_gpu_held_goes_on_on_the_cpu(
+    pools, judge, start_both, tmp_path, fault, emulated
+):
     mark = tmp_path / "fault"
-    _, gpu = start_both(pools, FAKE_CUDA=f"{fault}={mark}")
+    _, gpu = start_both(emulated, faults=f"{fault}={mark}")
     pools.ask("r1", "It was the worst of times.", pool="gpu", max_tokens=100)
     pools.ask("r2", pool="gpu", session=None, token_ids=tuple(range(5, 40)), max_tokens=100)
     pools.until_tokens("r1", 5), pools.until_tokens("r2", 5)
