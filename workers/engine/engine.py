@@ -12,10 +12,10 @@ gives the same bits, though a model with recurrent layers may have to compute th
 (state_memory.py). All methods belong to one thread; only cancel may be called from any.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from kernels.arrays import HOST, Arrays
@@ -25,7 +25,6 @@ from kv_tier.format import KEY_BYTES
 from kv_tier.objects import Source
 from kv_tier.prefix import STATE_SUFFIX, Sizes
 from kv_tier.state_pool import StatePool
-from workers.cost import CostModel
 from workers.engine.batch import Batch, build_batch
 from workers.engine.behind import Behind
 from workers.engine.chunks import Scheduled, work_of
@@ -45,6 +44,7 @@ from workers.engine.ending import (
 from workers.engine.home import Home, HostHome
 from workers.engine.kept import Kept
 from workers.engine.limits import EngineLimits, kv_shape_of
+from workers.engine.load import EngineLoad, load_of
 from workers.engine.memory import Memory
 from workers.engine.payload import sizes_of
 from workers.engine.reuse import Reuse
@@ -77,29 +77,6 @@ class Output:
     request_id: str
     event: TokenEvent | EndEvent
     kept: Kept | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLoad:
-    """What an engine says of itself; tokens_per_s counts output tokens of the last ten seconds.
-
-    decoding        of the running ones, those whose prompt is computed
-    context_tokens  positions that these read in a step
-    prefill_tokens  prompt tokens that are not computed yet, of all that are here
-    by_class        how many run, by class
-    """
-
-    running: int
-    waiting: int
-    free_blocks: int
-    total_blocks: int
-    tokens_per_s: float
-    kv: dict[str, float] = field(default_factory=dict)
-    cost: CostModel | None = None
-    decoding: int = 0
-    context_tokens: int = 0
-    prefill_tokens: int = 0
-    by_class: dict[str, int] = field(default_factory=dict)
 
 
 class Engine:
@@ -240,6 +217,58 @@ class Engine:
         self._forget(sequence)
         return kept
 
+    def displaced(self) -> list[str]:
+        """Between steps: whose memory a more urgent request needs now; park each of them.
+
+        If nobody does, the urgent one waits until they end.
+        """
+        scheduler, pool = self._scheduler, self._memory.pool
+        if self._chain is None or scheduler.num_waiting == 0:
+            return []
+        scheduler.admit(self._now_ms())
+        if scheduler.short is None:
+            return []
+        leaving = [block for kept in self._kepts for block in kept.block_ids]
+        return [s.id for s in scheduler.to_suspend(sum(pool.holders(b) == 1 for b in leaving))]
+
+    def park(self, request_id: str) -> Kept | None:
+        """Between steps: it waits without memory, which is the Kept's: to be written.
+
+        None: it had computed nothing. Else it is brought back: written, returning, bring_back.
+        """
+        sequence = self._sequences[request_id]
+        if sequence.num_cached == 0:
+            self._scheduler.start_over(sequence)
+            return None
+        kept = self._hand_out(sequence)
+        self._scheduler.suspend(sequence)
+        if self._state is not None:
+            self._state.forget(sequence)
+        return kept
+
+    def written(self, request_id: str) -> None:
+        """What a parked one has computed is in files, or never will be."""
+        sequence = self._sequences.get(request_id)
+        if sequence is not None and sequence in self._scheduler.suspended:
+            self._scheduler.written(sequence)
+
+    def returning(self) -> str | None:
+        """Between steps: a parked one for which there is room again; bring it back."""
+        sequence = self._scheduler.to_resume()
+        return None if sequence is None else sequence.id
+
+    def bring_back(self, request_id: str, prefix: "Prefix | None") -> None:
+        """A parked one goes on, with what files have of it."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None or sequence not in self._scheduler.suspended:
+            if prefix is not None:
+                prefix.close()
+            return
+        assert self._chain is not None and sequence.reuse is not None, request_id
+        chain, is_looking = sequence.reuse.chain, sequence.reuse.is_looking
+        sequence.reuse = Reuse(chain, sequence.token_ids, prefix, is_looking=is_looking)
+        self._scheduler.resume(sequence)
+
     def behind(self, state_every_ms: int | None) -> list[Kept]:
         """Between steps: what sequences added with `behind` have completed, to be written while
         they go on; each is to be released.
@@ -296,25 +325,12 @@ class Engine:
         return self._cost.prefill_tokens_per_s
 
     def has_work(self) -> bool:
-        return bool(self._sequences)
+        """Whether a step would do anything. A parked one is brought back first."""
+        return len(self._sequences) > len(self._scheduler.suspended) or bool(self._cancelled)
 
     def load(self) -> EngineLoad:
-        scheduler, pool = self._scheduler, self._memory.pool
-        everybody = scheduler.running + scheduler.waiting
-        decoding = [s for s in scheduler.running if s.num_uncached == 1]
-        return EngineLoad(
-            running=len(scheduler.running),
-            waiting=scheduler.num_waiting,
-            free_blocks=pool.num_free,
-            total_blocks=pool.num_blocks,
-            tokens_per_s=self._tokens.tokens_per_s,
-            kv=self._memory.load() | {"computed_prompt_tokens": self._num_prompt_computed},
-            cost=self._cost.model(),
-            decoding=len(decoding),
-            context_tokens=sum([s.num_cached for s in decoding]),
-            prefill_tokens=sum([s.num_uncached for s in everybody if s.num_uncached > 1]),
-            by_class=Counter([s.sla.name for s in scheduler.running]),
-        )
+        kv = self._memory.load() | {"computed_prompt_tokens": self._num_prompt_computed}
+        return load_of(self._scheduler, self._tokens.tokens_per_s, kv)
 
     def rest(self) -> None:
         """Give memory that nobody wants back to the system: for a pool that idles.

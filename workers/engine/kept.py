@@ -40,3 +40,9 @@ class Kept:
     start: bytes = bytes(32)
     first: int = 0
     num_reused: int = 0
+
+    @property
+    def block_ids(self) -> list[int]:
+        """All that it holds."""
+        tail = [] if self.tail is None else [self.tail[1]]
+        return [block_id for _, block_id in self.blocks] + tail

@@ -115,8 +115,7 @@ class Memory:
 
     def release(self, kept: Kept) -> None:
         """The Kept holds it no more."""
-        tail = [] if kept.tail is None else [kept.tail[1]]
-        self.pool.free([block_id for _, block_id in kept.blocks] + tail)
+        self.pool.free(kept.block_ids)
         if kept.state is not None:
             assert self.states is not None
             self.states.unpin(kept.state[0].hex())
@@ -171,8 +170,7 @@ class Memory:
             for block_id in sequence.blocks:
                 holders[block_id] += 1
         for kept in kepts:
-            held = [*kept.blocks, *([] if kept.tail is None else [kept.tail])]
-            for _, block_id in held:
+            for block_id in kept.block_ids:
                 holders[block_id] += 1
             num_pins += kept.state is not None
         assert holders == [self.pool.holders(b) for b in range(len(holders))], "holders differ"

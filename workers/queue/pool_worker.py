@@ -21,7 +21,8 @@ from redis.exceptions import RedisError
 from rq.worker_registration import clean_worker_registry
 
 from kernels.arrays import DeviceError
-from workers.engine.engine import EngineLoad, Output, StepAbandoned
+from workers.engine.engine import Output, StepAbandoned
+from workers.engine.load import EngineLoad
 from workers.log import logger
 from workers.queue.batch_worker import BatchWorker
 from workers.queue.emitter import Emitter, Told, Written

@@ -14,8 +14,8 @@ from queue import SimpleQueue
 from typing import Final, Protocol
 
 from kv_tier.chain import BLOCK_TOKENS
-from workers.engine.engine import EngineLoad
 from workers.engine.kept import Kept
+from workers.engine.load import EngineLoad
 from workers.queue.emitter import Emitter, Told
 from workers.queue.messages import Do, Message, Work
 from workers.session.backing import Backing

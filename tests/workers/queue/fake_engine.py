@@ -8,7 +8,8 @@ import os
 import time
 import zlib
 
-from workers.engine.engine import EngineLoad, Output
+from workers.engine.engine import Output
+from workers.engine.load import EngineLoad
 from workers.wire import EndEvent, TokenEvent, Usage
 
 LAYERS = 4

@@ -1,0 +1,52 @@
+"""What an engine says of itself: how much runs and waits, how fast, and what its steps cost."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from workers.cost import CostModel
+from workers.engine.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """What an engine says of itself; tokens_per_s counts output tokens of the last ten seconds.
+
+    decoding        of the running ones, those whose prompt is computed
+    context_tokens  positions that these read in a step
+    prefill_tokens  prompt tokens that are not computed yet, of all that are here
+    by_class        how many run, by class
+    """
+
+    running: int
+    waiting: int
+    free_blocks: int
+    total_blocks: int
+    tokens_per_s: float
+    kv: dict[str, float] = field(default_factory=dict)
+    cost: CostModel | None = None
+    decoding: int = 0
+    context_tokens: int = 0
+    prefill_tokens: int = 0
+    by_class: dict[str, int] = field(default_factory=dict)
+
+
+def load_of(scheduler: Scheduler, tokens_per_s: float, kv: dict[str, float]) -> EngineLoad:
+    """kv: what the memory counts."""
+    pool = scheduler.memory.pool
+    decoding = [s for s in scheduler.running if s.num_uncached == 1]
+    here = [s for s in scheduler.waiting if s not in scheduler.suspended] + scheduler.running
+    return EngineLoad(
+        running=len(scheduler.running),
+        waiting=scheduler.num_waiting,
+        free_blocks=pool.num_free,
+        total_blocks=pool.num_blocks,
+        tokens_per_s=tokens_per_s,
+        kv=kv,
+        cost=scheduler.cost.model(),
+        decoding=len(decoding),
+        context_tokens=sum([s.num_cached for s in decoding]),
+        prefill_tokens=sum(
+            [s.num_uncached for s in here if s.num_uncached > 1]
+        ),
+        by_class=Counter([s.sla.name for s in scheduler.running]),
+    )
