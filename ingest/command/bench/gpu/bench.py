@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
 
 import numpy as np
 
@@ -12,8 +11,6 @@ from kernels.arrays import Array
 from kernels.cuda.device import GpuDevice
 from kernels.cuda.host import CudaOps
 from kernels.ops import F32, QuantizedRows, quantized_rows
-
-ROUNDS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +21,11 @@ class Bench:
     device: GpuDevice
     ops: CudaOps
 
-    def gpu_seconds(self, work: Callable[[], object], rounds: int = ROUNDS) -> float:
+    def gpu_seconds(self, work: Callable[[], object], rounds: int = 0) -> float:
         """Median time between two events around the work, the first time not counted."""
         driver, times = self.device.driver, []
         begin, end = (driver.event(is_timed=True) for _ in range(2))
-        for _ in range(rounds + 1):
+        for _ in range((rounds or self.plan.sizes.rounds) + 1):
             driver.record(begin, self.device.compute)
             work()
             driver.record(end, self.device.compute)

@@ -40,9 +40,12 @@ class CpuSide:
         fork = multiprocessing.get_context("fork")
         self._pipe, theirs = fork.Pipe()
         self._process = fork.Process(
-            target=_serve, args=(theirs, plan, weights, self.kv, self.state), daemon=True
+            target=_serve,
+            args=(theirs, self._pipe, plan, weights, self.kv, self.state),
+            daemon=True,
         )
         self._process.start()
+        theirs.close()
 
     def ask(self, method: str, *arguments: Any) -> None:
         """Of Seat; answer() waits for it."""

@@ -30,7 +30,7 @@ def exact_rows(bench: Bench, tell: Tell) -> Iterator[Row]:
     """Of the tiny models of tests/golden, where they are."""
     golden = Path(__file__).parents[4] / "tests" / "golden"
     with TemporaryDirectory() as home:
-        for path in sorted(golden.glob("tiny_*.gguf")):
+        for path in sorted(golden.glob(bench.plan.sizes.exact_models)):
             name = path.name.split(".")[0]
             tell(f"logits of {name}")
             folder = catalog.add(path, name, Path(home), progress=None)

@@ -24,7 +24,6 @@ from workers.model.build import architecture_of
 from workers.model.config import ModelConfig
 from workers.model.synth import made_like
 
-BESIDE: Final = (1, 4, 16, 64)  # tokens of a skinny product
 LANES: Final = {80: 64}  # float32 fma a clock and multiprocessor; of all others 128
 
 
@@ -72,7 +71,7 @@ def _product_seconds(
 def gemv_rows(bench: Bench, tell: Tell) -> Iterator[Row]:
     for name, rows, cols in matrices_of(bench):
         weights = _copies(bench, rows, cols)
-        for tokens in BESIDE:
+        for tokens in bench.plan.sizes.gemv_tokens:
             tell(f"{name} {rows} x {cols}, {tokens} tokens")
             x = bench.quantized(bench.random(tokens, cols))
             out = bench.device.reserve((tokens, rows), np.float32)

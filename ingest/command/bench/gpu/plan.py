@@ -17,10 +17,13 @@ class Sizes:
     """Of all measurements.
 
     like           shape of the stand-in's weights
+    rounds         of each kernel; the median counts
+    exact_models   of tests/golden, as a pattern
     exact_logits   compared with the CPU, for each architecture at least
     copy_bytes     of the measured copy
     rotated_bytes  of equal matrices that take turns, so that no cache holds them
     launches       timed at once
+    gemv_tokens    rows of decode's matrices
     gemm_tokens    rows of prefill's matrices
     step_tokens    of a prefill step
     prefills       lengths of prompts
@@ -34,10 +37,13 @@ class Sizes:
     """
 
     like: Like
+    rounds: int
+    exact_models: str
     exact_logits: int
     copy_bytes: int
     rotated_bytes: int
     launches: int
+    gemv_tokens: tuple[int, ...]
     gemm_tokens: tuple[int, ...]
     step_tokens: int
     prefills: tuple[int, ...]
@@ -52,10 +58,13 @@ class Sizes:
 
 REAL: Final = Sizes(
     like=LIKES["qwen3.5-27b"],
+    rounds=5,
+    exact_models="tiny_*.gguf",
     exact_logits=1_000_000,
     copy_bytes=4 << 30,
     rotated_bytes=1 << 30,
     launches=40,
+    gemv_tokens=(1, 4, 16, 64),
     gemm_tokens=(512, 4096),
     step_tokens=2048,
     prefills=(4096, 32768),
@@ -78,10 +87,13 @@ TINY: Final = Like(
 )  # fmt: skip
 REHEARSAL: Final = Sizes(
     like=TINY,
+    rounds=1,
+    exact_models="tiny_qwen35.*gguf",
     exact_logits=2000,
     copy_bytes=1 << 20,
     rotated_bytes=1 << 16,
     launches=2,
+    gemv_tokens=(1, 5),
     gemm_tokens=(66,),
     step_tokens=64,
     prefills=(70,),
