@@ -154,8 +154,10 @@ class SimEngine:
         """How often the scheduler would say the same, if nobody came or went."""
         if self.one_by_one or not all(map(is_decode, parts)):
             return 1
-        jobs = self.jobs
-        left = min([jobs[p.sequence.id].wish.output - jobs[p.sequence.id].made for p in parts])
+        jobs = [self.jobs[part.sequence.id] for part in parts]
+        if any([job.first_ms is None for job in jobs]):
+            return 1  # whoever waits for a first token is told of it
+        left = min([job.wish.output - job.made for job in jobs])
         return steady_steps(self.scheduler, parts, min(left, RUN_MOST))
 
     def _end_of(self, run: Run) -> float:
