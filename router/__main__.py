@@ -131,6 +131,7 @@ def main(arguments: list[str]) -> int:
             text,
             allow,
             table=config.classes,
+            max_queue=config.max_queue,
             stop_asked=lambda: stop.asked,
             prefetch=Prefetch(lambda: open_tier(config).prefetch).ask,
         )

@@ -1,6 +1,7 @@
 """What the router does to a message once it is decided: one atomic script, one line of log."""
 
 import time
+from math import ceil
 from typing import Any, Final
 
 import msgpack
@@ -17,8 +18,13 @@ DEAD_BODY_BYTES_MAX: Final = 16_384  # of a message, kept in its dead letter
 log = logger("router")
 
 
-def dispatch(store: Store, entry: Entry, request: Request, plan: Plan) -> str:
-    """Into the queue of its pool, or behind its session's other requests. As Store.route."""
+def dispatch(
+    store: Store, entry: Entry, request: Request, plan: Plan, charged_tokens: int | None = None
+) -> str:
+    """Into the queue of its pool, or behind its session's other requests. As Store.route.
+
+    charged_tokens: what its tenant's rate was charged; None: nothing
+    """
     since_ms = max(0, time.time_ns() // 1_000_000 - request.arrival_ms)
     ttft_ms = None if plan.ttft_ms is None else since_ms + plan.ttft_ms
     outcome = store.route(
@@ -27,7 +33,12 @@ def dispatch(store: Store, entry: Entry, request: Request, plan: Plan) -> str:
         request=request,
         pool=plan.pool,
         reason=plan.reason,
-        plan=Planned(kind=plan.kind, then_pool=plan.then, predicted_ttft_ms=ttft_ms),
+        plan=Planned(
+            kind=plan.kind,
+            then_pool=plan.then,
+            predicted_ttft_ms=ttft_ms,
+            charged_tokens=charged_tokens,
+        ),
     )
     log.debug(outcome, id=request.id, sla=entry.sla, plan=plan.kind)
     return outcome
@@ -48,6 +59,28 @@ def refuse(store: Store, entry: Entry, reject: Reject) -> None:
         dead=True,
     )
     log.info(outcome, id=reject.request_id, sla=entry.sla, reason=reject.reason)
+
+
+def turn_away(store: Store, entry: Entry, request: Request, wait_ms: int) -> None:
+    """Its tenant has asked for as much as it may: it is told when it may ask again."""
+    reason = "this tenant has asked for as much as it may"
+    outcome = store.refuse(
+        sla=entry.sla,
+        entry_id=entry.entry_id,
+        request_id=request.id,
+        tenant=request.tenant,
+        end=not_now(reason, wait_ms, "rate_limited"),
+        body=b"",
+        webhook=request.webhook,
+    )
+    log.info("rate limited" if outcome == "refused" else outcome, id=request.id, sla=entry.sla)
+
+
+def not_now(reason: str, wait_ms: float, code: str) -> EndEvent:
+    """The end of a request that would be taken later, and when."""
+    retry_after_s = max(1, ceil(wait_ms / 1000))
+    error = f"{reason}; ask again in {retry_after_s} s"
+    return EndEvent(status="failed", code=code, error=error, retry_after_s=retry_after_s)
 
 
 def expire(store: Store, entry: Entry, request: Request) -> None:

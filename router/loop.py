@@ -20,9 +20,10 @@ from typing import Any, Final
 
 from router.admit import Door, Reject, admit, reject_entry
 from router.consumer import Consumer, Entry
-from router.dispatch import dispatch, expire, refuse
+from router.dispatch import dispatch, expire, refuse, turn_away
 from router.entry import read_entry
 from router.forecast import rank_of
+from router.overload import Overload
 from router.placement import Plan, place
 from router.pools import PoolView, Wanted, max_sequence_tokens, wanted_of
 from router.reading import room_of
@@ -41,9 +42,11 @@ ALIVE_EVERY_S: Final = 1.0
 ALIVE_TTL_S: Final = 5
 HOUSEKEEPING_EVERY_S: Final = 5.0
 REPLAN_EVERY_S: Final = 1.0
+PRESS_EVERY_S: Final = 1.0
 READ_ATTEMPTS: Final = 2  # times max_attempts: then a poison message is not even decoded
 FULL_PAUSE_S: Final = 0.05  # until the pools may have room again
 CLASSES: Final = SlaTable()
+MAX_QUEUE: Final = 10_000
 
 log = logger("router")
 
@@ -69,10 +72,14 @@ class Router:
         allow: Networks,
         *,
         table: SlaTable = CLASSES,
+        max_queue: int = MAX_QUEUE,
         stop_asked: Callable[[], bool] = lambda: False,
         prefetch: Callable[[str, str], object] = lambda tenant, session_id: None,
     ) -> None:
-        """prefetch: told of each session whose files will be wanted soon; never waits."""
+        """prefetch: told of each session whose files will be wanted soon; never waits.
+
+        max_queue: requests that may wait in a class that does not say how many
+        """
         self.store = store
         self.consumer = Consumer(store, name)
         self.text = text
@@ -80,6 +87,7 @@ class Router:
         self.table = table
         self.turns = Turns(table)
         self.sight = Sight(store, text.name)
+        self.overload = Overload(store, table, allow, max_queue)
         self.held: list[Held] = []
         self.stop_asked = stop_asked
         self.prefetch = prefetch
@@ -87,11 +95,13 @@ class Router:
         self._seen_by_held: tuple[PoolView, ...] = ()
         self._alive_at = self._replan_at = float("-inf")
         self._housekeeping_at = time.monotonic()
+        self._pressed_at = float("-inf")
 
     def join(self) -> None:
         """At the start, and again after the store was away: the groups, and what was left over."""
         self.held = []
         self.consumer.join()
+        self.store.tell_promises()
         self.say_alive()
         self.sight.forget()
         self.handle(self.consumer.own_pending())
@@ -104,6 +114,7 @@ class Router:
         self.place_held()
         self.take_over()
         waiting = self.consumer.waiting()
+        self.press(waiting)
         if not any(waiting.values()):
             return None
         room = self.room(waiting)
@@ -134,6 +145,13 @@ class Router:
         for held in self.held:
             self.consumer.keep(held.entry)
 
+    def press(self, waiting: Mapping[str, int]) -> None:
+        """Each second producers are told how full the classes are; what is too much is ended."""
+        now = time.monotonic()
+        if now - self._pressed_at >= PRESS_EVERY_S:
+            self._pressed_at = now
+            self.overload.tell(self.sight.views(), now_ms(), waiting)
+
     def take_over(self) -> None:
         """What other routers left, or this one under another name; the streams are kept."""
         now = time.monotonic()
@@ -141,6 +159,7 @@ class Router:
             return
         self._housekeeping_at = now
         self.consumer.renew()
+        self.store.tell_promises()
         self.handle(self.consumer.abandoned(int(self.store.lease_s * 1000)))
 
     def handle(self, entries: Iterable[Entry]) -> None:
@@ -176,6 +195,7 @@ class Router:
             return
         session = self.store.session(request.session) if request.session else {}
         wanted = wanted_of(request, session)
+        self.overload.saw(wanted)
         self.place(Held(entry, request, wanted, session.get("pool") if request.session else None))
 
     def place_held(self) -> None:
@@ -215,8 +235,13 @@ class Router:
             self.dispatch(held, plan)
 
     def dispatch(self, held: Held, plan: Plan) -> None:
+        """Into its queue, unless its tenant has had what it may ask for."""
         request = held.request
-        outcome = dispatch(self.store, held.entry, request, plan)
+        charged = self.store.charge(request)
+        if charged.wait_ms > 0:
+            turn_away(self.store, held.entry, request, charged.wait_ms)
+            return
+        outcome = dispatch(self.store, held.entry, request, plan, charged.tokens)
         if outcome == "routed":
             self.sight.queued(held.wanted, plan.pool, plan.then)
         if outcome in ("routed", "waits") and request.session_id is not None:

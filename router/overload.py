@@ -6,10 +6,10 @@ new request would be taken: code "overloaded", retry_after_s.
 """
 
 from collections.abc import Mapping, Sequence
-from math import ceil
 from typing import Any, Final, cast
 
 from router.admit import Reject, reject_entry
+from router.dispatch import not_now
 from router.entry import read_entry
 from router.pools import PoolView, Wanted
 from router.pressure import pressure_of
@@ -18,9 +18,9 @@ from workers.address import Networks
 from workers.log import logger
 from workers.sla import SlaTable
 from workers.store import Store
-from workers.wire import EndEvent, Pressure
+from workers.wire import Pressure
 
-SHED_AT_ONCE: Final = 64  # of a class; the next second brings the next ones
+LOOKED_AT: Final = 64  # of a class in one go; the next second brings the next ones
 FADE: Final = 0.9  # weight of the past in what a class's requests are like
 FIRST: Final = 256  # tokens of prompt and output, while a class has had none
 
@@ -66,10 +66,11 @@ class Overload:
     def shed(self, sla: str, pressure: Pressure) -> None:
         """Ends the newest of a stream, so that `most` are left."""
         key = self.store.keys.requests(sla)
-        count = min(SHED_AT_ONCE, pressure.waiting - pressure.most)
-        entries = cast(list[Any], self.store.redis.xrevrange(key, count=count))
-        gone = 0
+        entries = cast(list[Any], self.store.redis.xrevrange(key, count=LOOKED_AT))
+        gone, excess = 0, pressure.waiting - pressure.most
         for entry_id, fields in entries:
+            if gone == excess:
+                break
             gone += self._end(sla, entry_id.decode(), fields or {}, pressure) == "refused"
         log.info("shed", sla=sla, requests=gone, waiting=pressure.waiting, most=pressure.most)
 
@@ -78,23 +79,17 @@ class Overload:
     ) -> str:
         reject = reject_of(sla, entry_id, fields, self.allow)
         assert reject.request_id is not None, "an entry gives a name"
-        retry_s = ceil(pressure.retry_ms / 1000) or 1
+        reason = f"{pressure.waiting} requests of its class wait already"
         return self.store.refuse(
             sla=sla,
             entry_id=entry_id,
             request_id=reject.request_id,
             tenant=reject.tenant,
-            end=overloaded(f"{pressure.waiting} requests of its class wait already", retry_s),
+            end=not_now(reason, pressure.retry_ms, "overloaded"),
             body=b"",
             webhook=reject.webhook,
             unread=True,
         )
-
-
-def overloaded(reason: str, retry_after_s: int, code: str = "overloaded") -> EndEvent:
-    """The end of a request that is not taken now."""
-    error = f"{reason}; ask again in {retry_after_s} s"
-    return EndEvent(status="failed", code=code, error=error, retry_after_s=retry_after_s)
 
 
 def reject_of(sla: str, entry_id: str, fields: Mapping[bytes, bytes], allow: Networks) -> Reject:
