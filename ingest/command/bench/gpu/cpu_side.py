@@ -70,8 +70,16 @@ class CpuSide:
         self._process.join()
 
 
-def _serve(pipe: Connection, plan: Plan, weights: Weights, kv: KvArena, state: StateArena) -> None:
+def _serve(
+    pipe: Connection,
+    other_end: Connection,
+    plan: Plan,
+    weights: Weights,
+    kv: KvArena,
+    state: StateArena,
+) -> None:
     """The process: until the other one ends."""
+    other_end.close()  # or its end would never be seen
     ops = CpuOps(plan.threads)
     layers = architecture_of(weights.config.architecture).layers(weights)
     rows = max(1, plan.sizes.cpu_sessions)
