@@ -72,6 +72,24 @@ def test_a_request_goes_into_the_queue_of_the_ready_pool(store, report, make_rou
     assert (request.id, request.params.max_tokens) == (request_id, 5)
 
 
+def test_what_waited_for_its_session_goes_to_a_pool_that_is_there(store, report, make_router):
+    report("gpu")
+    router = make_router()
+    asked = {"prompt": "Hello", "session_id": "s", "max_tokens": 5}
+    first, second = add(store, asked), add(store, asked)
+    drain(router)
+    assert (queued(store, "gpu"), store.job(second)["pool"]) == ([first], "gpu")
+    store.redis.delete(store.keys.pool("gpu", "gpu"))
+    store.cancel(first)  # so that the next one is let in
+    report("cpu")
+    end = time.monotonic() + 20
+    while queued(store) != [second]:
+        assert time.monotonic() < end
+        router.turn()
+        time.sleep(0.02)
+    assert store.job(second)["pool"] == "cpu" and queued(store, "gpu") == []
+
+
 def test_what_waits_for_its_session_expires_on_time(store, report, make_router):
     report()
     router = make_router()
