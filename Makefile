@@ -77,12 +77,12 @@ $(VENV)/compiled: $(SOURCES) $(BIN)/lockstep
 	  || { tail -40 $(VENV)/compile.log; exit 1; }
 	@touch $@
 
-# Both suites wait much and mostly use one core, so they run side by side; the second one's output follows.
 # The GPU's kernels, where nvcc is; elsewhere the node is the same without a GPU.
 $(VENV)/kernels: $(wildcard kernels/cuda/*.cu kernels/cuda/*.cuh) kernels/cuda/build.py $(VENV)/compiled
 	@$(BIN)/python -m kernels.cuda.build --if-possible
 	@touch $@
 
+# Both suites wait much and mostly use one core, so they run side by side; the second one's output follows.
 test: test-lint
 	@mkdir -p build; $(MAKE) --no-print-directory test-pure > build/test-pure.log 2>&1 & pure=$$!; \
 	  $(MAKE) --no-print-directory test-compiled; compiled=$$?; wait $$pure; pure=$$?; \
@@ -98,7 +98,8 @@ test-compiled: build-dev
 
 # The same host code as the interpreter sees it: a copy of the tree with only the C extension built.
 test-pure: build-dev
-	@rm -rf $(PURE) && mkdir -p $(PURE)/build build/test-home && ln -s ../../test-home $(PURE)/build/
+	@rm -rf $(PURE) && mkdir -p $(PURE)/build build/test-home build/cuda \
+	  && ln -s ../../test-home ../../cuda $(PURE)/build/
 	@tar -c --exclude '*.so' --exclude __pycache__ $(FOLDERS) tests setup.py pyproject.toml README.md \
 	  | tar -x -C $(PURE)
 	@cd $(PURE) && PURE=1 ../../$(BIN)/python setup.py --quiet build_ext --inplace > pure.log 2>&1 \
