@@ -20,6 +20,7 @@ import msgspec
 from redis.exceptions import ConnectionError as StoreAway
 from redis.exceptions import TimeoutError as StoreSilent
 
+from ingest.unread import known
 from workers.settings import settings
 from workers.store import Promoted, Store
 from workers.wire import END_ENTRY_ID, TERMINAL, EndEvent, Keys, TokenEvent
@@ -74,8 +75,8 @@ class Client:
         return request_id
 
     def job(self, request_id: str) -> dict[str, Any] | None:
-        """What is known of a request; None when nothing is, as before the router has seen it."""
-        return self.store.job(request_id)
+        """What is known of a request; None: nothing, also of an id that only its message holds."""
+        return known(self.store, request_id)
 
     def result(self, request_id: str, timeout_s: float | None = None) -> EndEvent:
         """Waits for the end; its text is the whole text. Raises TimeoutError."""

@@ -21,6 +21,7 @@ from ingest.fields import request_fields
 from ingest.shapes import usage_object
 from ingest.sse import KEEP_ALIVE, EventStream, frame, json_response
 from ingest.tokens import Stopping, order
+from ingest.unread import known
 from router.schema import request_schema
 from workers.wire import END_ENTRY_ID, EndEvent, TokenEvent
 from workers.wire_fields import end_of
@@ -159,7 +160,7 @@ def event_frame(entry_id: str, event: TokenEvent | EndEvent) -> bytes:
 
 async def find(desk: Desk, request_id: str) -> dict[str, Any]:
     """The job's hash. Raises ApiError 404."""
-    job = await run_sync(desk.store.job, request_id)
+    job = await run_sync(known, desk.store, request_id)
     if job is None:
         raise unknown(request_id)
     return job

@@ -12,6 +12,7 @@ from typer import Argument, Option
 
 from ingest.command.failure import Failure
 from ingest.pulse import Pulse, take_pulse
+from ingest.unread import known
 from workers.settings import settings
 from workers.store import Store
 from workers.wire import PoolLoad
@@ -40,7 +41,7 @@ def status(
 
 
 def show_job(store: Store, request_id: str, as_json: bool) -> None:
-    job = store.job(request_id)
+    job = known(store, request_id)
     if job is None:
         raise Failure(f"nothing is known of a request {request_id!r}")
     told = {name: value for name, value in job.items() if name != "request"}

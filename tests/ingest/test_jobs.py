@@ -2,6 +2,7 @@
 
 import json
 
+import msgpack
 import pytest
 
 from tests.ingest.stub_node import Play
@@ -142,6 +143,24 @@ def test_a_running_job_is_told_to_stop(door, node, wait_until):
     assert door.http.delete("/v1/jobs/c").json()["result"] == "cancelling"
     found = events(door.http.get("/v1/jobs/c/events"))
     assert (found[-1][0], found[-1][2]["status"]) == ("1-0", "cancelled")
+
+
+@pytest.mark.parametrize("words", [["prompt", "hi"], ["m", msgpack.packb({"prompt": "hi"})]])
+def test_what_a_plain_xadd_sent_is_queued_before_a_router_reads_it(door, words):
+    redis = door.desk.store.redis
+    entry = redis.execute_command("XADD", "lockstep:requests:batch", "*", *words).decode()
+    job = door.http.get(f"/v1/jobs/batch-{entry}").json()
+    assert (job["id"], job["status"], job["sla"]) == (f"batch-{entry}", "queued", "batch")
+    redis.xdel("lockstep:requests:batch", entry)
+    assert door.http.get(f"/v1/jobs/batch-{entry}").status_code == 404
+
+
+@pytest.mark.parametrize("field", ["id", "tenant"])
+def test_what_has_another_name_is_not_found_by_its_entry(door, field):
+    redis = door.desk.store.redis
+    for fields in ({field: "other"}, {"m": msgpack.packb({field: "other"})}):
+        entry = redis.xadd("lockstep:requests:batch", fields).decode()
+        assert door.http.get(f"/v1/jobs/batch-{entry}").status_code == 404
 
 
 @pytest.mark.parametrize(
