@@ -32,19 +32,22 @@ async def readyz(request: Request) -> Response:
     """The node takes requests and gets on with them; else 503 and what is missing."""
     desk: Desk = request.app.state.desk
     watch: StallWatch = request.app.state.watch
+    pools: dict[str, str] = {}
     try:
         pulse = await run_sync(take_pulse, desk.store)
     except (RedisError, OSError):
         problems = {"store": "does not answer"}
     else:
         problems = problems_of(pulse, watch.stalled(pulse.vitals(), time.monotonic()))
+        pools = pools_of(pulse)
     if desk.text is None:
         problems["model"] = f"{desk.settings.model} is being prepared"
     if not problems:
-        return json_response({"status": "ready"})
+        return json_response({"status": "ready", "pools": pools})
     sentence = "; ".join(f"{part}: {what}" for part, what in problems.items())
     error = error_object(ApiError(503, f"not ready: {sentence}", code="not_ready"))
-    response = json_response({"status": "not ready", "problems": problems, **error}, 503)
+    body = {"status": "not ready", "problems": problems, "pools": pools, **error}
+    response = json_response(body, 503)
     response.headers["Retry-After"] = "1"
     return response
 
@@ -58,6 +61,15 @@ def problems_of(pulse: Pulse, stalled: list[str]) -> dict[str, str]:
         states = [f"{load.pool} {load.state}" for load in pulse.loads]
         problems["pools"] = ", ".join(states) or "none runs"
     return problems
+
+
+def pools_of(pulse: Pulse) -> dict[str, str]:
+    """How each pool is, and why: a node without its GPU is ready all the same."""
+    pools: dict[str, str] = {}
+    for load in pulse.loads:
+        if pools.get(load.pool) != "ready":  # of several workers the best is told
+            pools[load.pool] = f"{load.state}: {load.note}" if load.note else load.state
+    return pools
 
 
 @routes.get("/metrics")

@@ -78,6 +78,7 @@ class Metrics:
         self.open_streams = Gauge("lockstep_open_streams", "clients that wait", registry=r)
         self.waiting = Gauge("lockstep_queue_length", "requests that wait", ["queue"], registry=r)
         self.pool_ready = Gauge("lockstep_pool_ready", "1 when ready", POOL, registry=r)
+        self.pool_failed = Gauge("lockstep_pool_failed", "1 when its GPU failed", POOL, registry=r)
         self.pool_running = Gauge("lockstep_pool_running", "sequences that run", POOL, registry=r)
         self.pool_capacity = Gauge("lockstep_pool_capacity", "sequences at most", POOL, registry=r)
         self.pool_free = Gauge("lockstep_pool_free_blocks", "free KV blocks", POOL, registry=r)
@@ -101,12 +102,13 @@ class Metrics:
         self.sla.pulse = pulse
         for queue, length in (pulse.streams | pulse.queues if pulse else {}).items():
             self.waiting.labels(queue).set(length)
-        pools = (self.pool_ready, self.pool_running, self.pool_capacity)
+        pools = (self.pool_ready, self.pool_failed, self.pool_running, self.pool_capacity)
         for gauge in (*pools, self.pool_free, self.pool_total, self.pool_speed):
             gauge.clear()  # a pool that is gone says nothing
         for load in pulse.loads if pulse else ():
             labels = (load.pool, load.worker)
             self.pool_ready.labels(*labels).set(load.state == "ready")
+            self.pool_failed.labels(*labels).set(load.state == "failed")
             self.pool_running.labels(*labels).set(load.running)
             self.pool_capacity.labels(*labels).set(load.capacity)
             self.pool_free.labels(*labels).set(load.free_blocks)

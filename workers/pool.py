@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from workers.text.text_model import TextModel
 
 SAY_S: Final = 2.0  # between two reports of a pool that is not there
-RETRY_S: Final = 30.0  # until a GPU that failed is tried again
+RETRY_S: Final = 15.0  # until a GPU that failed is tried again
 FAILURE: Final = "gpu.failed"  # in LOCKSTEP_HOME/run: what the GPU's last user died of
 
 

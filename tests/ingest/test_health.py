@@ -1,5 +1,6 @@
 """Ready means: takes requests and gets on with them. Metrics tell of both."""
 
+from ingest.health import pools_of
 from ingest.pulse import STALL_S, Pulse, StallWatch
 from workers.wire import PoolLoad
 
@@ -94,3 +95,13 @@ def test_a_pool_that_is_gone_is_gone_from_the_metrics(door, node):
     assert 'worker="stub"' in door.http.get("/metrics").text
     door.desk.store.redis.delete(door.desk.keys.pool("cpu", "stub"))
     assert 'worker="stub"' not in door.http.get("/metrics").text
+
+
+def test_a_ready_node_says_how_each_pool_is_and_why():
+    loads = [
+        PoolLoad(pool="gpu", worker="a", state="failed", note="it has fallen off the bus"),
+        PoolLoad(pool="cpu", worker="b", state="ready"),
+        PoolLoad(pool="cpu", worker="c", state="loading"),
+    ]
+    expected = {"gpu": "failed: it has fallen off the bus", "cpu": "ready"}
+    assert pools_of(Pulse({}, {}, loads, 1)) == expected
