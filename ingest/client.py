@@ -23,13 +23,25 @@ from redis.exceptions import TimeoutError as StoreSilent
 from ingest.unread import known
 from workers.settings import settings
 from workers.store import Promoted, Store
-from workers.wire import END_ENTRY_ID, TERMINAL, EndEvent, Keys, TokenEvent
+from workers.wire import END_ENTRY_ID, TERMINAL, EndEvent, Keys, Pressure, TokenEvent
 from workers.wire_fields import end_of, parse_entry
 
 BLOCK_S: Final = 10.0
 PATIENCE_S: Final = 10.0
+PRESSURE_S: Final = 1.0  # routers say each second how full the classes are
 RETRY_S: Final = 0.3  # between two tries while the store is away
 LAST_TOKEN_ID: Final = f"0-{2**64 - 1}"  # behind every token, before the end
+
+
+class Overloaded(Exception):
+    """A class takes nothing more at present. retry_after_s: until it would, as predicted."""
+
+    def __init__(self, sla: str, pressure: Pressure) -> None:
+        self.retry_after_s = max(1.0, pressure.retry_ms / 1000)
+        super().__init__(
+            f"{sla}: {pressure.waiting} requests wait already; ask again in "
+            f"{self.retry_after_s:.0f} s"
+        )
 
 
 class Client:
@@ -50,6 +62,7 @@ class Client:
         sla: str = "standard",
         id: str | None = None,
         session_id: str | None = None,
+        patience_s: float | None = None,
         **fields: Any,
     ) -> str:
         """Puts a request on its class' stream and gives its id.
@@ -58,14 +71,19 @@ class Client:
                 one is made up
         session_id
                 the conversation that goes on: messages are what is new in it, or all of it
+        patience_s
+                how long to wait while the class takes nothing more; None: it is not asked, and
+                what is too much ends as failed, code "overloaded"
         fields  whatever else a request may hold: max_tokens, temperature, session_mode, ...
 
         What is wrong with a request is not raised here: it ends as failed, with the reason.
-        Raises ValueError for a class that does not exist.
+        Raises ValueError for a class that does not exist, Overloaded when patience has an end.
         """
         classes = self.store.keys.classes
         if sla not in classes:
             raise ValueError(f"sla: must be one of {', '.join(classes)}, got {sla!r}")
+        if patience_s is not None:
+            self.wait_for_room(sla, patience_s)
         request_id = f"req-{token_hex(10)}" if id is None else id
         asked = {"prompt": prompt, "messages": messages, "session_id": session_id}
         body = {"v": 1, "id": request_id, **asked, **fields}
@@ -107,6 +125,19 @@ class Client:
         request of that id will not run.
         """
         return self.store.cancel(request_id, unseen=unseen)
+
+    def pressure(self, sla: str) -> Pressure | None:
+        """How full a class is: its producers do well to wait while it refuses. None: not known."""
+        return self.store.pressure(sla)
+
+    def wait_for_room(self, sla: str, patience_s: float) -> None:
+        """Waits while the class takes nothing more. Raises Overloaded after patience_s."""
+        end = time.monotonic() + patience_s
+        while (told := self.store.pressure(sla)) is not None and told.waiting >= told.most:
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                raise Overloaded(sla, told)
+            time.sleep(min(left_s, PRESSURE_S))
 
     def promote(self, request_id: str, sla: str) -> Promoted:
         """Gives a request another class, while it waits or runs. Raises ValueError for no class."""

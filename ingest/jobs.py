@@ -29,7 +29,8 @@ from workers.wire_fields import end_of
 routes = APIRouter()
 
 SHOWN: Final[tuple[str, ...]] = (
-    *("id", "status", "sla", "model", "pool", "reason", "worker", "attempts", "text"),
+    *("id", "status", "sla", "model", "plan", "pool", "then_pool", "reason", "moves", "worker"),
+    *("attempts", "text", "predicted_ttft_ms", "retry_after_s"),
     *("finish_reason", "digest", "ttft_ms", "tpot_ms", "queue_ms", "arrival_ms", "queued_ms"),
     *("started_ms", "ended_ms", "deadline_ms", "metadata", "webhook_url"),
     *("session_id", "forked_at"),

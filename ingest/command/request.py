@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from typer import Argument, Exit, Option
 
-from ingest.client import Client
+from ingest.client import Client, Overloaded
 from ingest.command.failure import FAILED, NOT_YET, USAGE, Failure
 from workers.wire import EndEvent, TokenEvent
 
@@ -40,6 +40,9 @@ def enqueue(
     stop: Annotated[list[str] | None, Option(help="Where to stop; may be repeated.")] = None,
     deadline_ms: Annotated[int | None, Option(help="Expires so long after arrival.")] = None,
     webhook: Annotated[str | None, Option(help="URL the result is posted to.")] = None,
+    patience: Annotated[
+        float | None, Option(metavar="SECONDS", help="Wait so long while the class is full.")
+    ] = None,
     field: Annotated[
         list[str] | None, Option(metavar="NAME=JSON", help="Any other field of a request.")
     ] = None,
@@ -60,7 +63,10 @@ def enqueue(
     client = Client()
     source = prompt_fields(prompt, messages, chat)
     try:
-        request_id = client.enqueue(sla=sla, id=id, **{**named, **source, **more_fields(field)})
+        fields = {**named, **source, **more_fields(field)}
+        request_id = client.enqueue(sla=sla, id=id, patience_s=patience, **fields)
+    except Overloaded as error:
+        raise Failure(str(error), NOT_YET) from None
     except (ValueError, OverflowError) as error:
         raise Failure(str(error), USAGE) from None
     if wait:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
 
+from ingest.command.classes import Row, class_rows, classes_table
 from ingest.command.failure import Failure
 from ingest.pulse import Pulse, take_pulse
 from ingest.unread import known
@@ -18,10 +19,10 @@ from workers.store import Store
 from workers.wire import PoolLoad
 
 FIELDS: Final = (  # of a job, as a person reads them; others after these
-    "id", "status", "error", "code", "text", "finish_reason", "sla", "tenant", "model", "entry",
-    "arrival_ms", "queued_ms", "started_ms", "ended_ms", "deadline_ms", "pool", "reason", "worker",
-    "execution", "attempts", "prompt_tokens", "output_tokens", "digest", "queue_ms", "ttft_ms",
-    "tpot_ms",
+    "id", "status", "error", "code", "retry_after_s", "text", "finish_reason", "sla", "plan",
+    "pool", "then_pool", "reason", "moves", "moved_ms", "predicted_ttft_ms", "ttft_ms", "tpot_ms",
+    "queue_ms", "tenant", "model", "entry", "arrival_ms", "queued_ms", "started_ms", "ended_ms",
+    "deadline_ms", "worker", "execution", "attempts", "prompt_tokens", "output_tokens", "digest",
 )  # fmt: skip
 TIERS: Final = (("RAM", "tokens_ram"), ("page cache", "tokens_cache"), ("disk", "tokens_disk"))
 
@@ -35,7 +36,10 @@ def status(
     """Print what is known of a request, or how the node is."""
     store = Store.of(settings())
     if request_id is None:
-        show_node(take_pulse(store), as_json)
+        pressures = {sla: store.pressure(sla) for sla in store.keys.classes}
+        told = {sla: pressure for sla, pressure in pressures.items() if pressure is not None}
+        pulse = take_pulse(store)
+        show_node(pulse, class_rows(pulse, store.table, told), as_json)
     else:
         show_job(store, request_id, as_json)
 
@@ -68,33 +72,37 @@ def readable(name: str, value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
 
 
-def pulse_object(pulse: Pulse) -> dict[str, Any]:
+def pulse_object(pulse: Pulse, classes: list[Row]) -> dict[str, Any]:
     ends: dict[str, dict[str, int]] = {}
     for (sla, outcome), count in pulse.ends.items():
         ends.setdefault(sla, {})[outcome] = count
     return {
+        "classes": classes,
         "streams": pulse.streams,
         "queues": pulse.queues,
         "ended": ends,
+        "placements": pulse.placements,
+        "refusals": pulse.refusals,
         "num_routers": pulse.num_routers,
         "loads": msgspec.to_builtins(pulse.loads),
     }
 
 
-def show_node(pulse: Pulse, as_json: bool) -> None:
+def show_node(pulse: Pulse, classes: list[Row], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(pulse_object(pulse)))
+        print(json.dumps(pulse_object(pulse, classes)))
         return
     console = Console()
-    waiting = Table("waiting", *pulse.streams, *pulse.queues, box=None, pad_edge=False)
-    waiting.add_row("", *map(str, (pulse.streams | pulse.queues).values()))
-    console.print(waiting)
-    pools = Table("pool", "worker", "state", "running", "free blocks", "tok/s", "note", box=None)
+    console.print(classes_table(classes))
+    heads = ("pool", "worker", "state", "queued", "running", "free blocks", "tok/s", "note")
+    pools = Table(*heads, box=None)
     for load in pulse.loads:
+        queued = str(pulse.queues.get(load.pool, 0))
         running = f"{load.running}/{load.capacity}"
         blocks = f"{load.free_blocks}/{load.total_blocks}"
         speed = f"{load.tokens_per_s:.1f}"
-        pools.add_row(load.pool, load.worker, load.state, running, blocks, speed, load.note)
+        row = (load.pool, load.worker, load.state, queued, running, blocks, speed, load.note)
+        pools.add_row(*row)
     console.print(pools)
     console.print(sessions_line(pulse.loads))
     if not pulse.loads:

@@ -1,7 +1,10 @@
-"""What `lockstep status` says of sessions."""
+"""What `lockstep status` says of sessions and of classes."""
 
+from ingest.command.classes import class_rows, kept, promise, waiting
 from ingest.command.status import sessions_line
-from workers.wire import PoolLoad
+from ingest.pulse import Pulse
+from workers.sla import SlaTable
+from workers.wire import PoolLoad, Pressure
 
 MIB = float(1 << 20)
 FOLDER = {"sessions": 12.0, "bytes": 300.5 * MIB, "quota_bytes": 1024 * MIB}
@@ -27,3 +30,16 @@ def test_nodes_have_folders_of_their_own():
 
 def test_a_pool_that_says_nothing_of_sessions_has_none():
     assert sessions_line([load("a1-cpu-0", {})]).startswith("sessions: 0, 0.0 MiB;")
+
+
+def test_classes_tell_what_they_promise_what_waits_and_what_was_kept():
+    promises = {("realtime", "kept"): 97, ("realtime", "ttft"): 2, ("realtime", "overloaded"): 1}
+    streams = {"realtime": 4, "standard": 0, "batch": 900}
+    pulse = Pulse(streams, {}, [], 1, promises=promises | {("realtime", "tokens"): 5000})
+    full = {"batch": Pressure(waiting=900, most=800, wait_ms=61_000.0, retry_ms=9_000.0)}
+    realtime, standard, batch = class_rows(pulse, SlaTable(), full)
+    assert (kept(realtime), kept(standard)) == ("0.97 of 0.99", "– of 0.95")
+    assert realtime["outcomes"] == {"kept": 97, "ttft": 2, "overloaded": 1}
+    assert promise(realtime) == "first token in 2.0 s, 100 ms a token"
+    assert promise(batch) == "end in 60 min"
+    assert (waiting(realtime), waiting(batch)) == ("4", "900 of 800")
