@@ -99,8 +99,8 @@ def has_room(wanted: Wanted, pool: PoolView, table: SlaTable, *, displaces: bool
     if places_for(wanted.sla, pool, table, displaces=displaces) <= 0:
         return False
     queue = before(wanted.sla, pool, table)
-    if not pool.total_blocks or (displaces and not queue and lower_of(wanted.sla, pool, table)):
-        return True
+    if not pool.total_blocks or not table.urgency[table[wanted.sla].name]:
+        return True  # the most urgent are best ordered by the engine, which displaces for them
     unmet = pool.waiting_blocks + sum(other.blocks for other in queue)
     return not unmet or unmet + wanted.blocks <= pool.free_blocks
 

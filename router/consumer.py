@@ -111,6 +111,12 @@ class Consumer:
         key = self.store.keys.requests(entry.sla)
         self.redis.xclaim(key, GROUP, self.name, 0, [entry.entry_id], retrycount=1, justid=True)
 
+    def let_go(self, entry: Entry) -> None:
+        """The message is wanted no more."""
+        key = self.store.keys.requests(entry.sla)
+        self.redis.xack(key, GROUP, entry.entry_id)
+        self.redis.xdel(key, entry.entry_id)
+
     def ring(self) -> None:
         """Waits until a message comes that has not rung yet, RING_BLOCK_S at most."""
         streams = {self.store.keys.requests(sla): self.heard[sla] for sla in self.classes}

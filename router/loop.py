@@ -1,6 +1,6 @@
 """The router's loop: see what waits, read as much as the pools have room for, admit, place.
 
-    waiting ──turns.share──► consumer.read ──admit──► place ──dispatch──► queue of a pool
+    waiting ──room_of──► consumer.read ──admit──► turns ──► place ──dispatch──► queue of a pool
                                                │       │ ▲
                                                refuse  │ └── asked again when something changed
                                                        └───► held: no pool has room for it yet
@@ -118,8 +118,7 @@ class Router:
         if not any(waiting.values()):
             return None
         room = self.room(waiting)
-        shares = self.turns.share(max(room.values()), room)
-        entries = [e for sla, count in shares.items() if count for e in self.read(sla, count)]
+        entries = [e for sla, count in room.items() if count for e in self.read(sla, count)]
         self.handle(entries)
         if entries:
             return 0.0
@@ -170,6 +169,7 @@ class Router:
             self.take(entry)
             self.num_handled += 1
             self.say_alive()
+        self.place_held()
 
     def take(self, entry: Entry) -> None:
         """Routed, refused, expired, or held."""
@@ -190,16 +190,27 @@ class Router:
         held_tokens = max_sequence_tokens(self.sight.loads())
         door = Door(self.text, now_ms(), self.allow, held_tokens, self.table.names)
         request = admit(fields, door, sla=entry.sla, entry_id=entry.arrived, plain=plain)
+        request_id = request.request_id if isinstance(request, Reject) else request.id
+        if self.holds(request_id):
+            self.place_held()
+        if self.holds(request_id):
+            self.consumer.let_go(entry)  # the first one of an id stands
+            return
         if isinstance(request, Reject):
             refuse(self.store, entry, request)
             return
         session = self.store.session(request.session) if request.session else {}
         wanted = wanted_of(request, session)
         self.overload.saw(wanted)
-        self.place(Held(entry, request, wanted, session.get("pool") if request.session else None))
+        home = session.get("pool") if request.session else None
+        self.held.append(Held(entry, request, wanted, home))
+        self._seen_by_held = ()
+
+    def holds(self, request_id: str | None) -> bool:
+        return any(held.request.id == request_id for held in self.held)
 
     def place_held(self) -> None:
-        """Those that wait here, the most urgent first, when the pools are not as they were."""
+        """Those that wait here take turns, unless nothing has changed since they last did."""
         if not self.held:
             return
         views = self.sight.views()
@@ -208,8 +219,14 @@ class Router:
             return
         self._seen_by_held = views
         again, self.held = sorted(self.held, key=lambda h: rank_of(h.wanted, self.table)), []
-        for held in again:
-            self.place(held)
+        lines = {sla: [h for h in again if h.wanted.sla == sla] for sla in self.table.names}
+        iterators = {sla: iter(line) for sla, line in lines.items()}
+        for sla in self.turns.order({sla: len(line) for sla, line in lines.items()}):
+            held = next(iterators[sla])
+            if self.place(held):
+                self.turns.served(sla)
+            else:
+                self.held.append(held)
 
     def drop_expired(self) -> None:
         again, self.held = self.held, []
@@ -219,20 +236,21 @@ class Router:
             else:
                 self.held.append(held)
 
-    def place(self, held: Held) -> None:
-        """One request to where its plan says."""
+    def place(self, held: Held) -> bool:
+        """One request to where its plan says.   False: it is still here."""
         entry, request = held.entry, held.request
         if is_expired(request):
             expire(self.store, entry, request)
-            return
+            return True
         plan = place(held.wanted, held.home, self.sight.views(), self.table, now_ms())
         if plan.kind == "wait":
-            self.held.append(held)
-        elif plan.kind == "refuse":
+            return False
+        if plan.kind == "refuse":
             code = "too_large" if plan.field == "max_tokens" else "impossible_deadline"
             self.refuse(entry, Refused(plan.field, plan.reason, code), fields_of(entry))
         else:
             self.dispatch(held, plan)
+        return True
 
     def dispatch(self, held: Held, plan: Plan) -> None:
         """Into its queue, unless its tenant has had what it may ask for."""

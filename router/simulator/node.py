@@ -120,28 +120,38 @@ class Node:
             return
         self._is_turning = True
         self._views = None
-        again, self.held = sorted(self.held, key=self._rank), []
-        for job in again:
-            self._place(job)
-        waiting = self._backlog()
-        if any(waiting.values()):
-            held = Counter(job.sla for job in self.held)
-            room = room_of(waiting, held, self.views(), self.table)
-            for sla, count in self.turns.share(max(room.values()), room).items():
-                stream = self.streams[sla]
-                for _ in range(min(count, len(stream))):
-                    self._place(stream.popleft())
+        self._read()
+        lines: dict[str, list[Job]] = {sla: [] for sla in self.table.names}
+        for job in sorted(self.held, key=self._rank):
+            lines[job.sla].append(job)
+        self.held = []
+        tried = {sla: iter(line) for sla, line in lines.items()}
+        for sla in self.turns.order({sla: len(line) for sla, line in lines.items()}):
+            if self._place(next(tried[sla])):
+                self.turns.served(sla)
         for name in self.pools:
             self._claim(name)
         self._is_turning = False
 
-    def _place(self, job: Job) -> None:
+    def _read(self) -> None:
+        """What some queue has room for."""
+        waiting = self._backlog()
+        if not any(waiting.values()):
+            return
+        held = Counter(job.sla for job in self.held)
+        room = room_of(waiting, held, self.views(), self.table)
+        for sla, count in room.items():
+            self.held += [self.streams[sla].popleft() for _ in range(count)]
+
+    def _place(self, job: Job) -> bool:
+        """False: it is held."""
         wanted = self.wanted(job)
         plan = self.policy.place(wanted, self._home(job), self.views(), self._now(), EMPTY)
         job.plan = plan
         if plan.kind == "wait":
             self.held.append(job)
-        elif plan.kind == "refuse":
+            return False
+        if plan.kind == "refuse":
             self._refuse(job, plan)
         else:
             job.then, job.pool = plan.then, plan.pool
@@ -150,6 +160,7 @@ class Node:
             self._enqueue(job)
             queued = replace(wanted, then=plan.then)
             self._views = tuple(with_queued(view, queued, plan.pool) for view in self.views())
+        return True
 
     def _enqueue(self, job: Job) -> None:
         """In order of rank."""
