@@ -102,3 +102,12 @@ def test_what_it_takes_is_said(arguments):
     command = [sys.executable, "-m", "workers.pool", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (2, "usage: python -m workers.pool gpu|cpu\n")
+
+
+def test_a_gpu_that_is_too_small_is_said_and_tried_again(node, pools):
+    process = pools("gpu", LOCKSTEP_GPU="emulate", FAKE_CUDA="memory_mib=1")
+    node.until(lambda: states(node) == {"gpu": "failed"})
+    [note] = [load.note for load in node.store.loads() if load.state == "failed"]
+    assert "GPU memory is full" in note and "\n" not in note
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
