@@ -35,16 +35,25 @@ class Processor:
     def arrays(self) -> Arrays:
         return HOST if self.device is None else self.device
 
-    def load_model(self, folder: Path, limits: "EngineLimits", settings: Settings) -> "Model":
-        """Weights and workspace are reserved. Raises BadModel, DeviceAbsent, DeviceFull,
-        DeviceLost."""
+    def load_model(
+        self,
+        folder: Path,
+        limits: "EngineLimits",
+        settings: Settings,
+        *,
+        max_logit_rows: int | None = None,
+    ) -> "Model":
+        """Weights and workspace are reserved.   max_logit_rows: of a step; None: one a sequence
+
+        Raises BadModel, DeviceAbsent, DeviceFull, DeviceLost.
+        """
         from workers.model.build import load_model
 
         model = load_model(
             folder,
             self.ops,
             max_step_tokens=limits.max_step_tokens,
-            max_logit_rows=limits.max_batch,
+            max_logit_rows=max_logit_rows or limits.max_batch,
             in_huge_pages=settings.huge_pages and self.device is None,
             arrays=self.arrays,
         )

@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from ingest.command.failure import USAGE, Failure
-from kernels.ops import Ops
+from kernels.arrays import DeviceError
+from workers import processor as processors
 from workers.engine.engine import Engine
 from workers.engine.limits import EngineLimits
 from workers.engine.tokens import OnLogits
 from workers.model import catalog
-from workers.model.build import load_model
 from workers.model.config import BadModel
 from workers.settings import settings
 from workers.text.text_model import TextModel
@@ -54,32 +54,25 @@ def model_folder(model: str, home: Path) -> Iterator[Path]:
         raise Failure(str(error)) from error
 
 
-def ops_of(processor: Processor) -> Ops:
-    """Its arithmetic. Raises Failure."""
+def open_processor(processor: Processor) -> processors.Processor:
+    """Its arithmetic, and where its arrays lie. Raises Failure."""
+    if processor.pool not in POOLS:
+        raise Failure(f"--pool must be one of {', '.join(POOLS)}, not {processor.pool!r}", USAGE)
     if processor.pool == "cpu":
         from kernels.cpu.host import CpuOps
 
-        return CpuOps(processor.threads)
+        return processors.Processor(CpuOps(processor.threads))
     if processor.pool == "reference":
         from kernels.reference import ReferenceOps
 
-        return ReferenceOps()
-    if processor.pool == "gpu":
-        return gpu_ops()
-    raise Failure(f"--pool must be one of {', '.join(POOLS)}, not {processor.pool!r}", USAGE)
-
-
-def gpu_ops() -> Ops:
-    """The GPU's kernels, emulated where LOCKSTEP_GPU says so. Raises Failure."""
-    from kernels.cuda.emulate.build import NoCompiler
-    from kernels.cuda.emulate.host import emulated_ops
-
-    if settings().gpu != "emulate":
-        raise Failure("no GPU that can be used: --pool cpu, or LOCKSTEP_GPU=emulate", USAGE)
+        return processors.Processor(ReferenceOps())
+    hint = "--pool cpu, or LOCKSTEP_GPU=emulate"
+    if settings().gpu not in ("auto", "emulate"):
+        raise Failure(f"no GPU: LOCKSTEP_GPU is {settings().gpu}: {hint}", USAGE)
     try:
-        return emulated_ops()
-    except NoCompiler as error:
-        raise Failure(f"the GPU cannot be emulated: {error}") from error
+        return processors.open_processor("gpu", settings())
+    except DeviceError as error:
+        raise Failure(f"no GPU that can be used: {error}: {hint}", USAGE) from error
 
 
 def local_engine(
@@ -91,19 +84,24 @@ def local_engine(
     on_logits: OnLogits | None = None,
 ) -> Engine:
     """An engine over the model in folder. Raises Failure."""
-    ops = ops_of(processor)
+    opened = open_processor(processor)
     step_tokens = processor.chunk + max_batch
     rows = step_tokens if on_logits else max_batch
-    model = load_model(folder, ops, max_step_tokens=step_tokens, max_logit_rows=rows)
-    return Engine(
-        model,
-        TextModel.load(folder),
-        ops,
-        EngineLimits(max_batch, step_tokens, NO_BUDGET_MS, num_blocks, processor.chunk),
-        after_layer=let_run,
-        now_ms=now_ms,
-        on_logits=on_logits,
-    )
+    limits = EngineLimits(max_batch, step_tokens, NO_BUDGET_MS, num_blocks, processor.chunk)
+    try:
+        model = opened.load_model(folder, limits, settings(), max_logit_rows=rows)
+        return Engine(
+            model,
+            TextModel.load(folder),
+            opened.ops,
+            limits,
+            after_layer=let_run,
+            now_ms=now_ms,
+            on_logits=on_logits,
+            arrays=opened.arrays,
+        )
+    except DeviceError as error:
+        raise Failure(str(error)) from error
 
 
 def let_run() -> None:

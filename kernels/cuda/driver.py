@@ -47,7 +47,7 @@ class Driver:
             self._context = device.retain_primary_context()
             self._context.push()
         except self._cuda.Error as error:
-            raise DeviceAbsent(f"no GPU that can be used: {error}") from error
+            raise DeviceAbsent(f"the driver gives none: {error}") from error
         atexit.register(self.close)  # PyCUDA aborts a process that ends with a context
         self._owner = threading.get_ident()
         self._libcuda = ctypes.CDLL("libcuda.so.1")

@@ -40,8 +40,8 @@ os._exit(0)
 AT_START = {  # settings of the emulated driver: what is said
     "": "open 90",
     "sm=86": "open 86",
-    "no_device": "DeviceAbsent no GPU that can be used: cuInit failed: no CUDA-capable device",
-    "old_driver": "DeviceAbsent no GPU that can be used: cuInit failed: CUDA driver version is",
+    "no_device": "DeviceAbsent the driver gives none: cuInit failed: no CUDA-capable device",
+    "old_driver": "DeviceAbsent the driver gives none: cuInit failed: CUDA driver version is",
     "no_kernels": "DeviceAbsent GPU emulated on the CPU: driver 13.0 does not take the kernels",
     "sm=75": "DeviceAbsent GPU emulated on the CPU is sm_75; the kernels need sm_80 or later",
     "memory_mib=8": "DeviceFull GPU memory is full: 64 MiB are wanted, 8 are free",
