@@ -1,6 +1,7 @@
 """A session that begins as another did: a new manifest with the same names, and no copy of KV."""
 
 from dataclasses import replace
+from typing import Any
 
 from kv_tier.chain import BLOCK_TOKENS
 from kv_tier.manifest import Manifest, Message
@@ -46,19 +47,26 @@ def forked(
     return whole if end == num_tokens else _cut(whole, end)
 
 
-def _cut(manifest: Manifest, end: int) -> Manifest:
-    """The beginning of a session, before `end`: whole blocks, the tail if it ends just there."""
+def kv_before(manifest: Manifest, end: int) -> dict[str, Any]:
+    """Fields of a manifest: what of its KV and states lies whole before `end`."""
     num_blocks = min(manifest.num_kv, end) // BLOCK_TOKENS
-    has_tail = manifest.tail is not None and manifest.num_kv == end
+    is_all = manifest.num_kv <= end
+    return {
+        "num_kv": manifest.num_kv if is_all else num_blocks * BLOCK_TOKENS,
+        "blocks": manifest.blocks[:num_blocks],
+        "tail": manifest.tail if is_all else None,
+        "checkpoints": tuple(point for point in manifest.checkpoints if point.position <= end),
+    }
+
+
+def _cut(manifest: Manifest, end: int) -> Manifest:
+    """The beginning of a session, before `end`."""
     return replace(
         manifest,
         token_ids=manifest.token_ids[:end],
         messages=_messages_before(manifest.messages, end),
-        num_kv=manifest.num_kv if has_tail else num_blocks * BLOCK_TOKENS,
-        blocks=manifest.blocks[:num_blocks],
-        tail=manifest.tail if has_tail else None,
-        checkpoints=tuple(point for point in manifest.checkpoints if point.position <= end),
         digest="",
+        **kv_before(manifest, end),
     )
 
 

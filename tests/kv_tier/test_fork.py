@@ -1,5 +1,7 @@
 """A fork begins as another session did, and copies no KV."""
 
+from dataclasses import replace
+
 import pytest
 
 from kv_tier.fork import NoSession, SessionExists, forked
@@ -70,6 +72,14 @@ def test_a_fork_at_a_position_keeps_whole_blocks(
     assert len(new.checkpoints) == checkpoints
     assert new.messages == WHOLE.messages[:num_messages]
     assert new.digest == ""
+
+
+def test_a_fork_behind_all_kv_keeps_all_of_it():
+    """A log may be longer than its KV: when a turn could not be written."""
+    longer = replace(WHOLE, token_ids=tuple(range(1000)))
+    new = forked(longer, "new", 900, fence=3, now_ms=50)
+    assert (new.num_kv, new.blocks, new.tail) == (WHOLE.num_kv, WHOLE.blocks, WHOLE.tail)
+    assert new.checkpoints == WHOLE.checkpoints
 
 
 @pytest.fixture

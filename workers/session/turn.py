@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kv_tier.chain import BLOCK_TOKENS, common_length
+from kv_tier.fork import kv_before
 from kv_tier.manifest import Checkpoint, Manifest
 from workers.session.compose import Turn, turn_after
 from workers.wire import Request, TokenEvent
@@ -115,22 +116,15 @@ def log_of(
         last_request=kept.request.id,
         digest=digest,
         forked_from=head.forked_from if head else "",
-        **carried(head, kept.token_ids, identity.fingerprint),
+        **kv_of(head, kept.token_ids, identity.fingerprint),
     )
 
 
-def carried(head: Manifest | None, token_ids: Sequence[int], fingerprint: bytes) -> dict[str, Any]:
+def kv_of(head: Manifest | None, token_ids: Sequence[int], fingerprint: bytes) -> dict[str, Any]:
     """Fields of a manifest: what of the head's KV is also the KV of these tokens."""
     if head is None or head.fingerprint != fingerprint:
         return {}
-    common = common_length(head.token_ids, token_ids)
-    checkpoints = tuple(c for c in head.checkpoints if c.position <= common)
-    if head.num_kv <= common:
-        kv = {"num_kv": head.num_kv, "blocks": head.blocks, "tail": head.tail}
-    else:
-        blocks = head.blocks[: common // BLOCK_TOKENS]
-        kv = {"num_kv": len(blocks) * BLOCK_TOKENS, "blocks": blocks, "tail": None}
-    return {**kv, "checkpoints": checkpoints}
+    return kv_before(head, common_length(head.token_ids, token_ids))
 
 
 def with_kv(manifest: Manifest, kept: "Kept") -> Manifest:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kv_tier.manifest import Checkpoint
 from tests.workers.session.fakes import IDENTITY, kept_of, manifest_of
-from workers.session.turn import CHECKPOINTS_MAX, carried, ends_of, with_kv, with_state
+from workers.session.turn import CHECKPOINTS_MAX, ends_of, kv_of, with_kv, with_state
 
 KEYS = tuple(bytes([n]) * 32 for n in range(10))
 MARK = Checkpoint(512, b"c" * 32)
@@ -24,7 +24,7 @@ def head_of(num_tokens=601, num_kv=600):
 
 def test_a_longer_log_carries_all_kv_of_the_shorter_one():
     head = head_of()
-    assert carried(head, range(900), IDENTITY.fingerprint) == {
+    assert kv_of(head, range(900), IDENTITY.fingerprint) == {
         "num_kv": 600, "blocks": head.blocks, "tail": head.tail, "checkpoints": (MARK,),
     }  # fmt: skip
 
@@ -32,21 +32,21 @@ def test_a_longer_log_carries_all_kv_of_the_shorter_one():
 @pytest.mark.parametrize(("common", "num_kv", "checkpoints"), [(550, 512, (MARK,)), (300, 256, ())])
 def test_a_log_that_diverges_carries_what_lies_before(common, num_kv, checkpoints):
     ids = [*range(common), *[9999] * 400]
-    assert carried(head_of(), ids, IDENTITY.fingerprint) == {
+    assert kv_of(head_of(), ids, IDENTITY.fingerprint) == {
         "num_kv": num_kv, "blocks": KEYS[: num_kv // 256], "tail": None, "checkpoints": checkpoints,
     }  # fmt: skip
 
 
 def test_kv_of_another_arithmetic_is_not_carried():
-    assert carried(head_of(), range(900), b"o" * 32) == {}
-    assert carried(None, range(900), b"o" * 32) == {}
+    assert kv_of(head_of(), range(900), b"o" * 32) == {}
+    assert kv_of(None, range(900), b"o" * 32) == {}
 
 
 @given(num_kv=st.integers(1, 900), common=st.integers(0, 900))
 def test_what_is_carried_fits_together(num_kv, common):
     head = head_of(num_kv + 1, num_kv)
     ids = [*range(min(common, num_kv + 1)), *[9999] * 50]
-    kv = carried(head, ids, IDENTITY.fingerprint)
+    kv = kv_of(head, ids, IDENTITY.fingerprint)
     assert len(kv["blocks"]) == kv["num_kv"] // 256
     assert kv["num_kv"] <= common
     if kv["tail"] is None:
