@@ -123,8 +123,16 @@ def crowd_of(wanted: Wanted, pool: PoolView, table: SlaTable, displaces: bool) -
         decodes=max(0, decodes),
         context=max(0, decodes) * each,
         chunk=max(SMALLEST_CHUNK, chunk),
-        prompts=pool.prefill_tokens * staying / max(1, pool.running),
+        prompts=prompts_before(pool, table, level, staying),
     )
+
+
+def prompts_before(pool: PoolView, table: SlaTable, level: int, staying: int) -> float:
+    """Prompt tokens of claimed requests that are computed before those of a class."""
+    if not pool.prefill_by_class:
+        return pool.prefill_tokens * staying / max(1, pool.running)
+    classes = pool.prefill_by_class.items()
+    return sum(count for sla, count in classes if table.urgency[table[sla].name] <= level)
 
 
 def pace_promised(sla: str, table: SlaTable) -> float:

@@ -3,6 +3,7 @@
 Plain values, made from reports, queues and hashes; nothing here decides or waits.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -83,6 +84,7 @@ class PoolView:
     decoding: int = 0
     context_tokens: int = 0
     prefill_tokens: int = 0
+    prefill_by_class: Mapping[str, int] = field(default_factory=dict)
     output_tokens: Mapping[str, float] = field(default_factory=dict)
     by_class: Mapping[str, int] = field(default_factory=dict)
     queue: tuple[Wanted, ...] = ()
@@ -151,10 +153,6 @@ def view_of(pool: str, loads: Sequence[PoolLoad], queue: Iterable[Wanted], model
         if state == "ready":
             state = f"ready for {mine[0].model} only"
         return PoolView(name=pool, state=state, places=0, queue=tuple(queue))
-    by_class: dict[str, int] = {}
-    for load in ready:
-        for sla, count in load.by_class.items():
-            by_class[sla] = by_class.get(sla, 0) + count
     return PoolView(
         name=pool,
         model=model,
@@ -170,6 +168,15 @@ def view_of(pool: str, loads: Sequence[PoolLoad], queue: Iterable[Wanted], model
         context_tokens=sum(load.context_tokens for load in ready),
         prefill_tokens=sum(load.prefill_tokens for load in ready),
         output_tokens={s: n for load in ready for s, n in load.output_tokens.items()},
-        by_class=by_class,
+        prefill_by_class=added(load.prefill_by_class for load in ready),
+        by_class=added(load.by_class for load in ready),
         queue=tuple(queue),
     )
+
+
+def added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Counts by class, those of all workers together."""
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(total)

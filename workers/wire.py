@@ -308,6 +308,7 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     decoding        sequences that get a token in each step
     context_tokens  positions that those read, all of them together
     prefill_tokens  of the prompts it has claimed, those that are still to be computed
+    prefill_by_class  the same, by class; empty: not said
     waiting_blocks  KV blocks that requests want which it has claimed and has no memory for yet
     output_tokens   of requests that ended lately, by class: fading means; absent: none has
     by_class        requests that it has claimed, by class
@@ -331,6 +332,7 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     decoding: int = 0
     context_tokens: int = 0
     prefill_tokens: int = 0
+    prefill_by_class: dict[str, int] = msgspec.field(default_factory=dict)
     waiting_blocks: int = 0
     output_tokens: dict[str, float] = msgspec.field(default_factory=dict)
     by_class: dict[str, int] = msgspec.field(default_factory=dict)

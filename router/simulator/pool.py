@@ -108,10 +108,17 @@ class SimPool:
             decoding=len(decoding),
             context_tokens=sum([s.num_cached for s in decoding]),
             prefill_tokens=sum([max(0, job.num_tokens - job.computed - 1) for job in jobs]),
+            prefill_by_class=self._prefill_by_class(),
             output_tokens=dict(self.output_tokens),
             waiting_blocks=sum([s.num_blocks_wanted for s in waiting]),
             by_class=dict(Counter(job.sla for job in jobs)),
         )
+
+    def _prefill_by_class(self) -> dict[str, int]:
+        found: Counter[str] = Counter()
+        for job in self.claimed.values():
+            found[job.sla] += max(0, job.num_tokens - job.computed - 1)
+        return dict(found)
 
     def find(self, session: str, tokens: int) -> int:
         """Of a conversation's first `tokens`, those that lie in memory: whole blocks."""
