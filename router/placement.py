@@ -99,6 +99,9 @@ def place(
         states = ", ".join(f"{pool.name} {pool.state}" for pool in pools) or "no pool reports"
         return Plan("wait", "", f"no pool is ready ({states})")
     fitting = [pool for pool in ready if pool.holds(wanted.num_tokens)]
+    if not fitting and wanted.gives_way:
+        most = max(pool.sequence_blocks for pool in ready)
+        fitting = [pool for pool in ready if pool.sequence_blocks == most]
     if not fitting:
         return Plan("refuse", "", too_large(wanted, ready), forever=True)
     if any(pool.cost is None for pool in fitting) or not switches.routing:

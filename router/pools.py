@@ -28,6 +28,8 @@ class Wanted:
     kept_tokens    of the prompt, those that need no computing: files or RAM of the node have them
     output_tokens  made so far
     then           the pool that is to decode it after its prefill; None: the one that prefills it
+    gives_way      its prompt is still to be composed: what of max_tokens its pool has no room for
+                   then is cut off (workers/session/compose.py)
     """
 
     request_id: str
@@ -39,6 +41,7 @@ class Wanted:
     kept_tokens: int = 0
     output_tokens: int = 0
     then: str | None = None
+    gives_way: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -128,6 +131,7 @@ def wanted_of(request: Request, session: Mapping[str, Any]) -> Wanted:
         max_tokens=request.params.max_tokens,
         deadline_ms=request.deadline_ms,
         kept_tokens=min(kept, max(0, prompt - 1)),
+        gives_way=request.session_id is not None and not request.composed,
     )
 
 

@@ -90,6 +90,20 @@ def test_what_waited_for_its_session_goes_to_a_pool_that_is_there(store, report,
     assert store.job(second)["pool"] == "cpu" and queued(store, "gpu") == []
 
 
+def test_a_long_session_without_max_tokens_goes_where_there_is_most_room(
+    store, report, make_router
+):
+    """What of the output has no room is cut off once the prompt is known."""
+    report("gpu", blocks=3)
+    report("cpu", blocks=1)
+    store.redis.hset(store.keys.session("s"), mapping={"pool": "cpu", "tokens": 760})
+    said = [{"role": "user", "content": "Hello"}]
+    first = add(store, {"messages": said, "session_id": "s"})
+    drain(make_router())
+    assert store.job(first)["status"] == "queued"
+    assert queued(store, "gpu") == [first]
+
+
 def test_what_waits_for_its_session_expires_on_time(store, report, make_router):
     report()
     router = make_router()
