@@ -5,8 +5,9 @@ Whatever a worker writes is fenced by its lease: after the lease is lost nothing
 
 import base64
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -15,6 +16,7 @@ from workers.store import Store, Value, flat, texts
 from workers.wire import KEEP_S, POOLS, EndEvent, PoolLoad, Request, TokenEvent, token_entry_id
 from workers.wire_fields import end_fields, token_fields
 
+NO_MORE: Final[Mapping[str, int]] = MappingProxyType({})
 LOAD_TTL_S: Final = 5  # a pool that is silent for so long is gone
 
 
@@ -59,12 +61,26 @@ class BeatReply:
 class WorkerStore(Store):
     """One worker's view of Redis. Safe to share between threads."""
 
-    def claim(self, pool: str, worker: str, room: int, *, idle: bool = True) -> list[Claimed]:
-        """Take up to room items of a queue; idle says that the worker runs nothing else."""
-        raw = os.urandom(8 * room).hex()
-        executions = [raw[16 * i : 16 * i + 16] for i in range(room)]
+    def claim(
+        self,
+        pool: str,
+        worker: str,
+        room: int,
+        *,
+        idle: bool = True,
+        extra: Mapping[str, int] = NO_MORE,
+    ) -> list[Claimed]:
+        """Take up to room items of a queue.
+
+        idle   the worker runs nothing else
+        extra  so many more of a class, which displace less urgent ones that the worker has
+        """
+        most = room + max(extra.values(), default=0)
+        raw = os.urandom(8 * most).hex()
+        executions = [raw[16 * i : 16 * i + 16] for i in range(most)]
         keys = [self.keys.queue(pool), self.keys.rq_suspended]
-        limits = (room, self.lease_s, self.max_attempts, int(idle))
+        told = msgspec.json.encode(dict(extra))
+        limits = (room, self.lease_s, self.max_attempts, int(idle), told)
         return [
             claimed(*row) for row in self.run("claim", keys, pool, worker, *limits, *executions)
         ]

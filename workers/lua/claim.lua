@@ -2,7 +2,9 @@
 --
 -- KEYS[1] queue   KEYS[2] RQ's suspension flag
 -- ARGV[5] queue name   ARGV[6] worker   ARGV[7] room   ARGV[8] lease_s   ARGV[9] max_attempts
--- ARGV[10] "1": the worker runs nothing   ARGV[11] ... execution ids, at least `room`
+-- ARGV[10] "1": the worker runs nothing
+-- ARGV[11] JSON, class to number: so many more of that class, which displace less urgent ones
+-- ARGV[12] ... execution ids, enough for all of these
 -- returns {id, execution, request, attempts, fence, class, then_pool} of each: request and class ""
 -- for webhooks, fence 0 for what belongs to no session, then_pool "" for what stays in its pool
 --
@@ -18,7 +20,22 @@ local SUSPECT = 2
 local OF_REQUEST = { 'request', 'sla', 'then_pool' }
 local queue, worker, room, lease_s = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local max_attempts, idle = tonumber(ARGV[9]), ARGV[10] == '1'
-local is_pool = queue ~= 'webhooks'
+local is_pool, extra = queue ~= 'webhooks', cjson.decode(ARGV[11])
+local taken, alone = {}, false
+
+-- The next item; when there is no room left, the next one that another makes way for.
+local LOOK = 64
+local function next_item()
+  if #taken < room then return redis.call('LPOP', KEYS[1]) end
+  if next(extra) == nil then return nil end
+  for _, id in ipairs(redis.call('LRANGE', KEYS[1], 0, LOOK - 1)) do
+    local sla = redis.call('HGET', record_key(queue, id), 'sla')
+    if sla and (extra[sla] or 0) > #taken - room then
+      redis.call('LREM', KEYS[1], 1, id)
+      return id
+    end
+  end
+end
 
 -- An id in the queue that does not wait: RQ's record, if somebody changed it, is set right.
 local function pass_over(id, status)
@@ -61,9 +78,8 @@ local function take_session(session, id)
 end
 
 if redis.call('EXISTS', KEYS[2]) == 1 then return {} end
-local taken, alone = {}, false
-while #taken < room and not alone do
-  local id = redis.call('LPOP', KEYS[1])
+while not alone do
+  local id = next_item()
   if not id then break end
   local record = record_key(queue, id)
   local known =
@@ -79,7 +95,7 @@ while #taken < room and not alone do
       redis.call('EXPIRE', KEYS[1], KEEP_S)
       break
     end
-    local execution = ARGV[11 + #taken]
+    local execution = ARGV[12 + #taken]
     if is_pool then
       redis.call('HSET', record, 'status', 'running')
       redis.call('HSETNX', record, 'started_ms', NOW_MS)

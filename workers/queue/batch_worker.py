@@ -16,6 +16,7 @@ lease is lost; the hooks run in the main thread; after stopping is set nothing i
 
 import threading
 import time
+from collections.abc import Mapping
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -33,7 +34,7 @@ from workers.queue.messages import Cancel, Do, Lost, Message, Move, Promote, Sto
 from workers.queue.patience import patiently
 from workers.queue.pulse import Pulse
 from workers.queue.serializer import MsgpackSerializer
-from workers.worker_store import Claimed, WorkerStore
+from workers.worker_store import NO_MORE, Claimed, WorkerStore
 
 log = logger("queue")
 WORKER_TTL_S: Final = 30  # RQ keeps a silent worker's registration for this and a minute
@@ -106,6 +107,10 @@ class BatchWorker(SimpleWorker):
 
     def promote(self, job_id: str, sla: str) -> None:
         """An item is of another class now. May be told again."""
+
+    def extra_room(self) -> Mapping[str, int]:
+        """How many more of a class may be claimed, which displace others. From any thread."""
+        return NO_MORE
 
     def drop(self, job_id: str) -> None:
         """An item is somebody else's now, or nobody's: forget it, write nothing."""
@@ -283,10 +288,12 @@ class BatchWorker(SimpleWorker):
     def claim(self) -> int:
         """Claim what there is room for and put it into the inbox; how many that were."""
         with self.claiming:
-            room = self.room()
-            if room <= 0:
+            room, extra = self.room(), self.extra_room()
+            if room <= 0 and not any(extra.values()):
                 return 0
-            items = self.store.claim(self.queue_name, self.name, room, idle=not self.held)
+            items = self.store.claim(
+                self.queue_name, self.name, max(room, 0), idle=not self.held, extra=extra
+            )
             for item in items:
                 self.held[item.job_id] = item
         for item in items:
@@ -294,11 +301,14 @@ class BatchWorker(SimpleWorker):
         return len(items)
 
     def room(self) -> int:
-        """Places for more; none beside an item that runs alone, or while the work hangs."""
-        held = list(self.held.values())
-        if self.pulse.stopping or self.pulse.hanging or any(item.alone for item in held):
-            return 0
-        return self.capacity - len(held)
+        """Places for more; negative while some are displaced."""
+        return 0 if self.is_shut() else self.capacity - len(self.held)
+
+    def is_shut(self) -> bool:
+        """Nothing is taken beside an item that runs alone, or while the work hangs."""
+        if self.pulse.stopping or self.pulse.hanging:
+            return True
+        return any(item.alone for item in list(self.held.values()))
 
     def release(self, item: Claimed) -> bool:
         """Take an item out of held; False: it was not there. For any thread."""

@@ -13,6 +13,7 @@ from workers.worker_store import WorkerStore
 
 log = logger("queue")
 BELL_S: Final = 5.0  # a ring that its waker took to the grave is made good after this
+FULL_S: Final = 0.1  # then something urgent may have come, for which another makes way
 PAUSE_S: Final = 1.0  # while the store is away
 
 
@@ -45,7 +46,7 @@ class Listener(Servant):
                 if self.has_room():
                     client.blpop([self.bell], timeout=BELL_S)
                 else:
-                    self.room.wait(PAUSE_S)
+                    self.room.wait(FULL_S)
                     self.room.clear()
             except RedisError as error:
                 if not self.pulse.stopping:

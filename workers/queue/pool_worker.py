@@ -10,7 +10,7 @@ short requests never wait for a disk.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,7 @@ from workers.session.part import SessionPart
 from workers.session.turn import OpenTurn, Prepared
 from workers.session.writer import Suspended
 from workers.wire import POOLS, EndEvent, PoolLoad, Request, TokenEvent
-from workers.worker_store import Claimed, WorkerStore
+from workers.worker_store import NO_MORE, Claimed, WorkerStore
 
 if TYPE_CHECKING:
     from workers.session.backing import Backing
@@ -108,7 +108,7 @@ class PoolWorker(BatchWorker):
         self.running: dict[str, Running] = {}
         self.cancelled: set[str] = set()  # while a restorer has it
         self.moving: dict[str, str] = {}  # likewise: to which pool
-        self.promoted: dict[str, str] = {}  # likewise: to which class
+        self.promoted: dict[str, str] = {}  # to which class, of whatever is held
         self.load = engine.load()
         self.load_at = 0.0
         self.rounds = 0
@@ -169,7 +169,7 @@ class PoolWorker(BatchWorker):
 
     def classed(self, request: Request) -> Request:
         """With the class that it was given while a restorer had it."""
-        sla = self.promoted.pop(request.id, request.sla)
+        sla = self.promoted.get(request.id, request.sla)
         return request if sla == request.sla else msgspec.structs.replace(request, sla=sla)
 
     def no_longer_prepared(self, job_id: str) -> tuple[bool, str | None]:
@@ -244,10 +244,21 @@ class PoolWorker(BatchWorker):
 
     def promote(self, job_id: str, sla: str) -> None:
         """The engine ranks it anew from the next step on."""
+        if job_id in self.held:
+            self.promoted[job_id] = sla
         if job_id in self.running:
             self.engine.promote(job_id, sla)
-        elif job_id in self.held:
-            self.promoted[job_id] = sla
+
+    def extra_room(self) -> Mapping[str, int]:
+        """As many of a class as there are less urgent ones here that have their place still."""
+        if self.is_shut():
+            return NO_MORE
+        table, held = self.store.table, list(self.held.values())
+        classes = [self.promoted.get(i.job_id, i.request.sla) for i in held if i.request]
+        levels = [table.urgency[table[name].name] for name in classes]
+        displaced = max(0, len(held) - self.capacity)
+        lower = {n: sum(other > level for other in levels) for n, level in table.urgency.items()}
+        return {name: count - displaced for name, count in lower.items() if count > displaced}
 
     def move(self, job_id: str, pool: str) -> None:
         """Between steps: what it has computed goes into files, and the other pool goes on."""
