@@ -2,6 +2,7 @@
 
     reserve ─► look for a known beginning (beginning.py), take it (reserving.py) ─► num_cached
     seal ────► a block is full: from now on the pool knows it by its key
+    catch_up ► another has computed more of the same beginning: it is taken
     free ────► blocks, tail and state stay findable until somebody wants the memory
     hand_out ► the same, but a Kept holds them
 
@@ -46,6 +47,21 @@ class Memory:
     def reserve(self, sequence: Sequence) -> bool:
         """Give it all its memory, and what is known of its beginning; False: not all is free."""
         return self._reserving.reserve(sequence)
+
+    def catch_up(self, sequence: Sequence) -> bool:
+        """Go on from what others have computed of its beginning meanwhile, if that is further.
+
+        False: it was, and now the memory is not there: the sequence holds none any more.
+        """
+        had = sequence.num_cached
+        if not self._reserving.is_behind_others(sequence):
+            return True
+        self.free(sequence)
+        sequence.num_cached = 0
+        if not self.reserve(sequence):
+            return False
+        self._reserving.count_again(sequence, had)
+        return True
 
     @property
     def num_reused(self) -> int:

@@ -43,6 +43,20 @@ class Reserving:
             self._begin(sequence, sequence.reuse, beginning)
         return True
 
+    def is_behind_others(self, sequence: Sequence) -> bool:
+        """Whether its next full block, and so all before, is known by now."""
+        reuse, index = sequence.reuse, sequence.num_cached // BLOCK_TOKENS
+        if reuse is None or not reuse.is_looking or len(reuse.keys) <= index:
+            return False
+        if self._pool.find(reuse.keys[index]) is None:
+            return False
+        return self._finder.look(sequence).position // BLOCK_TOKENS > index
+
+    def count_again(self, sequence: Sequence, had: int) -> None:
+        """It has caught up with others: of its tokens, had were computed or counted before."""
+        sequence.num_reused += max(0, sequence.num_cached - had)
+        self.num_reused -= had
+
     def _needs_at_least(self, sequence: Sequence) -> int:
         """Blocks that nothing known of its beginning can spare it; no look is worth less."""
         num_known = 0 if sequence.reuse is None else len(sequence.reuse.keys) + 1

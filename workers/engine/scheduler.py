@@ -200,6 +200,7 @@ class Scheduler:
     def schedule(self, now_ms: int) -> list[Scheduled]:
         """The next step: decodes first, then prefill. Empty only when nothing can run."""
         self.admit(now_ms)
+        self._catch_up()
         model = self.cost.model()
         ready = [s for s in self.running if s.num_uncached == 1]
         decodes, base_ms = decodes_of(ready, model, now_ms)
@@ -328,6 +329,12 @@ class Scheduler:
                 sequence.guarded_until = 0
 
     # --- the step's tokens ---
+
+    def _catch_up(self) -> None:
+        """Prompts that began alike at once: what one has computed by now, the others need not."""
+        for sequence in [s for s in self.running if s.num_uncached > 1]:
+            if not self.memory.catch_up(sequence):
+                self.start_over(sequence)
 
     def _work_ms(self, sequence: Sequence) -> int:
         """What is left of it takes so long, if it has the engine for itself."""
