@@ -125,7 +125,7 @@ class Pressure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request took. cached_tokens: of the prompt's, those that were not computed again."""
+    """What a request took. cached_tokens: of the prompt's, those that nobody computed for it."""
 
     prompt_tokens: int
     output_tokens: int
