@@ -1,12 +1,14 @@
 """`lockstep promote`: a request gets another class, while it waits or while it runs."""
 
 import json
+import time
 from typing import Annotated
 
 from typer import Argument, Option
 
 from ingest.client import Client
 from ingest.command.failure import USAGE, Failure
+from ingest.command.request import POLL_S, UNKNOWN_S
 
 
 def promote(
@@ -17,8 +19,12 @@ def promote(
     as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Give a request another class: promoted, demoted, same (it has it); 1 when it has ended."""
+    client, begin = Client(), time.monotonic()
     try:
-        told = Client().promote(request_id, sla)
+        told = client.promote(request_id, sla)
+        while told.result == "unknown" and time.monotonic() - begin < UNKNOWN_S:
+            time.sleep(POLL_S)
+            told = client.promote(request_id, sla)
     except ValueError as error:
         raise Failure(str(error), USAGE) from None
     if told.result == "unknown":

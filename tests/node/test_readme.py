@@ -89,3 +89,9 @@ def test_sessions_go_as_they_are_written(tour):
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= kept
     assert all(word in managed for word in ("tour", "smollm2-135m", "0 damaged", "pinned"))
     assert '"deleted":true' in managed.replace(" ", "")
+
+
+def test_classes_go_as_they_are_written(tour):
+    [told] = [tour.run(*block) for block in blocks_of("Classes")]
+    assert "promoted" in told and "realtime" in told
+    assert all(word in told for word in ("first token in 2.0 s", "end in 60 min", "smollm2-135m"))
