@@ -37,7 +37,8 @@ local function rq_create(id, queue, func, argument)
   redis.call('EXPIRE', RQ .. ':queues', KEEP_S)
 end
 
--- Into a queue in order of rank (workers/sla.py), the smallest in front; of equals behind the others.
+-- Into a queue in order of rank (workers/sla.py), the smallest in front; of equals the last one is
+-- behind.
 -- What has no rank, as webhooks have none, goes to the back, and nobody passes it.
 local QUEUE_LOOK = 256 -- from the back: more never wait in a pool's queue
 local function rq_insert(queue, id)
