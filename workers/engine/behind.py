@@ -74,8 +74,12 @@ class Behind:
         state_every_ms  after so long a sequence's state is handed out again; None: none is now
         """
         kepts = []
+        has_states = self._memory.states is not None
         for line in self._lines.values():
-            if line.sequence.blocks and line.out is None:
+            if line.out is not None or not line.sequence.blocks:
+                continue
+            num_new = line.sequence.num_cached // BLOCK_TOKENS - line.num_blocks
+            if num_new > 0 or has_states:
                 kept = self._take(line, now_ms, state_every_ms)
                 if kept is not None:
                     kepts.append(kept)
