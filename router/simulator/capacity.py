@@ -18,6 +18,7 @@ from typing import Final
 
 from router.simulator.clock import Clock
 from router.simulator.hardware import Hardware
+from router.simulator.invariants import Invariants
 from router.simulator.job import Job
 from router.simulator.systems import System, build
 from router.simulator.workload import Wish, Workload, wishes
@@ -122,16 +123,26 @@ def play(
     is_patient: bool = False,
     has_door: bool = True,
     one_by_one: bool = False,
+    is_checked: bool = False,
 ) -> Outcome:
-    """One run. is_patient: to its end, also when it is lost; with all its jobs."""
+    """One run.
+
+    is_patient  to its end, also when it is lost; with all its jobs
+    is_checked  with the invariants after every event. Raises Broken
+    """
     clock = Clock()
     node = build(system, hardware, table, clock, has_door=has_door, one_by_one=one_by_one)
     begin_ms, end_ms = 1000 * horizon_s * WARM_UP, 1000 * horizon_s
     recorder = Recorder(table, requests, begin_ms)
     outcome = recorder.outcome
+    invariants = Invariants(node) if is_checked else None
+    for pool in node.pools.values():
+        pool.engine.is_checked = is_checked
 
     def on_end(job: Job) -> None:
         recorder.ended(job)
+        if invariants is not None:
+            invariants.ended(job)
         if is_patient:
             outcome.jobs.append(job)
 

@@ -28,9 +28,18 @@ class Clock:
     def after(self, ms: float, do: Callable[[], None]) -> None:
         self.at(self.now_ms + ms, do)
 
-    def run(self, until_ms: float = FOREVER, stop: Callable[[], bool] = lambda: False) -> None:
-        """Everything up to until_ms, in order; ends early when nothing is left, or on stop()."""
+    def run(
+        self,
+        until_ms: float = FOREVER,
+        stop: Callable[[], bool] = lambda: False,
+        watch: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Everything up to until_ms, in order; ends early when nothing is left, or on stop().
+
+        watch: called after each event
+        """
         while self._heap and self._heap[0][0] <= until_ms and not stop():
             self.now_ms, _, do = heappop(self._heap)
             self.num_events += 1
             do()
+            watch()

@@ -20,6 +20,7 @@ class Job:
     """sla may be changed by promotion; times are virtual ms, None: not yet.
 
     made       output tokens so far
+    known      tokens that were known when it came: of its conversation, in files
     computed   tokens whose KV exists: in the pool that has it, or in files when it is in none
     in_files   of those, how many are in files, too
     computed_in_all  tokens that steps have computed for it: what is over prompt + output was twice
@@ -32,6 +33,7 @@ class Job:
     then: str | None = None
     plan: Plan | None = None
     made: int = 0
+    known: int = 0
     computed: int = 0
     in_files: int = 0
     computed_in_all: int = 0

@@ -85,6 +85,10 @@ class Node:
             pool.on_first, pool.on_end = self._first_token, self._ended
         self._is_replanning = False
 
+    @property
+    def has_files(self) -> bool:
+        return all(pool.has_files for pool in self.pools.values())
+
     # --- requests come ---
 
     def expect(self, wishes: Sequence[Wish]) -> None:
@@ -95,7 +99,7 @@ class Node:
         """At the door: refused, or on the stream of its class."""
         job = Job(wish, wish.sla)
         history = min(wish.history, wish.prompt - 1)
-        job.computed = job.in_files = history if wish.session in self.homes or history else 0
+        job.known = job.computed = job.in_files = history
         self.num_accepted += 1
         self.jobs[wish.id] = job
         if not self._is_replanning:

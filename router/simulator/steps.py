@@ -96,7 +96,7 @@ class SimEngine:
         self.sequences: dict[str, Sequence] = {}
         self.num_steps = 0
         self.busy_ms = 0.0
-        self.is_stopped = False
+        self.is_stopped = self.is_checked = False
         self._inbox: list[Callable[[], None]] = []
         self._run: Run | None = None
         self._number = 0
@@ -141,6 +141,8 @@ class SimEngine:
         if not self.is_stopped:
             self.before_step()
             parts = self.scheduler.schedule(int(self.clock.now_ms))
+            if self.is_checked:
+                self._check(parts)
         self._is_between = False
         if not parts:
             return
@@ -149,6 +151,13 @@ class SimEngine:
         self._run = Run(self.clock.now_ms, parts, 1, context, self._number)
         self._run.steps = self._steady_steps(parts)
         self.clock.at(self._end_of(self._run), partial(self._end, self._number))
+
+    def _check(self, parts: list[Scheduled]) -> None:
+        """What a step may hold, and who may run in it."""
+        self.scheduler.check_order()
+        num_tokens = sum([part.num_tokens for part in parts])
+        assert num_tokens <= self.hardware.max_step_tokens, num_tokens
+        assert len({part.sequence.id for part in parts}) == len(parts), "twice in one step"
 
     def _steady_steps(self, parts: list[Scheduled]) -> int:
         """How often the scheduler would say the same, if nobody came or went."""
