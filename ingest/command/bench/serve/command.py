@@ -1,35 +1,28 @@
 """`lockstep bench serve`: loads the running node as asked, and shows what became of it."""
 
-import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from secrets import token_hex
 from typing import Annotated, Any, Final
 
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 from typer import Option
 
-from ingest.command.bench.serve.by_http import ByHttp, ask, sample_ids
-from ingest.command.bench.serve.by_redis import ByRedis
-from ingest.command.bench.serve.drive import drive
-from ingest.command.bench.serve.load import Load, Prompts, wishes_of, wishes_of_trace
-from ingest.command.bench.serve.record import Record
+from ingest.command.bench.serve.beside import as_written, compared, simulate
+from ingest.command.bench.serve.load import Load, wishes_of, wishes_of_trace
 from ingest.command.bench.serve.report import page
+from ingest.command.bench.serve.run import context_of, described, watched
+from ingest.command.bench.serve.shown import show
 from ingest.command.bench.serve.summary import rows_of
 from ingest.command.failure import USAGE, Failure
 from router.simulator.azure import BadTrace
 from router.simulator.workload import Lengths, Wish
-from workers.settings import Settings, settings
+from workers.settings import settings
 from workers.sla import SlaTable
-from workers.store import Store
 
 MIX: Final = "realtime=0.3,standard=0.4,batch=0.3"
 WAYS: Final = ("http", "redis")
 ARRIVALS: Final = ("poisson", "gamma")
-NO_NODE: Final = "no node answers at {url}: start one with `make start`, or set LOCKSTEP_PORT"
 
 
 def serve(
@@ -47,6 +40,10 @@ def serve(
     spread: Annotated[float, Option(min=0.0, help="Sigma of both, lognormal; 0: all alike.")] = 0.5,
     via: Annotated[str, Option(help="http or redis.")] = "http",
     seed: Annotated[int, Option(help="The same seed asks the same.")] = 1,
+    warmup: Annotated[float, Option(min=0.0, help="Seconds of the like before, not told.")] = 0.0,
+    beside_simulator: Annotated[
+        bool, Option("--beside-simulator", help="The same through the simulator, by its costs.")
+    ] = False,
     patience: Annotated[float, Option(min=0.0, help="Seconds that late answers have.")] = 120.0,
     log: Annotated[Path | None, Option(help="Write a line of JSON for each request.")] = None,
     report: Annotated[Path | None, Option(help="Write one HTML file with pictures.")] = None,
@@ -71,10 +68,12 @@ def serve(
     wishes = planned(load, trace, speed, context)
     if not wishes:
         raise Failure("nothing arrives in that time: more --seconds or a higher --rate", USAGE)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"{via}, {len(wishes)} requests", total=len(wishes))
-        records = run(config, wishes, via, seed, patience, lambda n: bar.update(task, completed=n))
-    found = {
+    if warmup:
+        before = wishes_of(replace(load, seconds=warmup, seed=seed + 1))
+        watched(config, before, via, seed + 1, patience)
+    hardware = described(config, context) if beside_simulator else None
+    records = watched(config, wishes, via, seed, patience)
+    found: dict[str, Any] = {
         "bench": "serve",
         "via": via,
         "model": config.model,
@@ -84,6 +83,9 @@ def serve(
         "seconds": seconds,
         "rows": rows_of(records, table, seconds),
     }
+    if hardware is not None:
+        simulated = simulate(as_written(wishes, records), hardware, table)
+        found["beside"] = compared(records, simulated)
     write(log, lambda: "".join(json.dumps(r.line()) + "\n" for r in records))
     write(report, lambda: page(found, records))
     print(json.dumps(found)) if as_json else show(found)
@@ -115,45 +117,6 @@ def mix_of(text: str, table: SlaTable) -> dict[str, float]:
     return shares
 
 
-def context_of(config: Settings) -> int:
-    """The model's context, as the running node says. Raises Failure."""
-    host, port = config.host, config.port
-    try:
-        status, _ = ask(host, port, "GET", "/readyz")
-        models = ask(host, port, "GET", "/v1/models")[1] if status == 200 else None
-    except OSError:
-        raise Failure(NO_NODE.format(url=f"http://{host}:{port}")) from None
-    if not models:
-        raise Failure("the node is not ready: `lockstep doctor` says why")
-    return int(models["data"][0]["max_model_len"])
-
-
-def run(
-    config: Settings,
-    wishes: Sequence[Wish],
-    via: str,
-    seed: int,
-    patience_s: float,
-    progress: Callable[[int], None],
-) -> list[Record]:
-    """Every request's record."""
-    prompts = Prompts(sample_ids(config.host, config.port), seed)
-    name = f"bench{token_hex(4)}"
-
-    async def go() -> list[Record]:
-        way: ByHttp | ByRedis
-        if via == "http":
-            url = f"http://{config.host}:{config.port}"
-            way = ByHttp(url, config.model, prompts, name)
-        else:
-            way = ByRedis(Store.of(config), prompts, name)
-        records = await drive(wishes, way, patience_s, progress)
-        way.look(records)
-        return records
-
-    return asyncio.run(go())
-
-
 def write(path: Path | None, text: Callable[[], str]) -> None:
     """Raises Failure."""
     if path is None:
@@ -162,38 +125,3 @@ def write(path: Path | None, text: Callable[[], str]) -> None:
         path.write_text(text())
     except OSError as error:
         raise Failure(f"{path}: {error}") from None
-
-
-HEADS: Final[Mapping[str, str]] = {
-    "sla": "class",
-    "requests": "requests",
-    "refused": "refused",
-    "failed": "failed",
-    "unanswered": "unanswered",
-    "attainment": "kept",
-    "goodput_rps": "goodput/s",
-    "output_tokens_per_s": "tokens/s",
-}
-MEASURES: Final[Mapping[str, str]] = {
-    "ttft_ms": "TTFT ms",
-    "tpot_ms": "TPOT ms",
-    "itl_ms": "ITL ms",
-}
-
-
-def show(found: Mapping[str, Any]) -> None:
-    """Two tables: what became of the requests, and how fast it was (p50, p90, p99)."""
-    ends = Table(*HEADS.values(), title="times from the scheduled arrival")
-    times = Table("class", *(f"{name} p50 / p90 / p99" for name in MEASURES.values()))
-    for row in found["rows"]:
-        ends.add_row(*("" if row[name] is None else str(row[name]) for name in HEADS))
-        cells = (
-            " / ".join("–" if (v := row[f"{m}_p{p}"]) is None else f"{v:.0f}" for p in (50, 90, 99))
-            for m in MEASURES
-        )
-        times.add_row(row["sla"], *cells)
-    console = Console()
-    console.print(ends)
-    console.print(times)
-    if (late := found["rows"][-1]["late_ms_p99"]) and late > 50:
-        console.print(f"This client sent late (p99 {late:.0f} ms): it has too little CPU.")
