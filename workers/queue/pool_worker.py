@@ -10,6 +10,7 @@ short requests never wait for a disk.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 LOOK_AT_ALL_EVERY: Final = 6  # of the maintenance rounds
 KEEP_EVERY: Final = 60
 LOAD_S: Final = 0.5
+FADE: Final = 0.95  # of output_tokens, for each request that ends
 LINGER_S: Final = 2.3  # from the wish to stop: the keeper kills after 3 s
 UNREADABLE: Final = EndEvent(
     status="failed", code="bad_record", error="request: what the store holds cannot be read"
@@ -109,6 +111,7 @@ class PoolWorker(BatchWorker):
         self.cancelled: set[str] = set()  # while a restorer has it
         self.moving: dict[str, str] = {}  # likewise: to which pool
         self.promoted: dict[str, str] = {}  # to which class, of whatever is held
+        self.output_tokens: dict[str, float] = {}  # of a request, by class: fading means
         self.load = engine.load()
         self.load_at = 0.0
         self.rounds = 0
@@ -228,6 +231,7 @@ class PoolWorker(BatchWorker):
             self.emitter.put(Told(item, event))
             return
         del self.running[output.request_id]
+        self.note_length(item, event)
         text, kept = "".join(running.pieces), output.kept
         if self.sessions is not None and kept is not None:
             if running.turn is not None and event.status == "finished":
@@ -235,6 +239,14 @@ class PoolWorker(BatchWorker):
                 return
             self.sessions.engine.release(kept)
         self.emitter.put(Told(item, event, text))
+
+    def note_length(self, item: Claimed, end: EndEvent) -> None:
+        """What placement expects of the next requests of its class."""
+        if end.status == "finished" and end.usage is not None and item.request is not None:
+            sla = self.promoted.get(item.job_id, item.request.sla)
+            length = end.usage.output_tokens
+            before = self.output_tokens.get(sla, length)
+            self.output_tokens[sla] = FADE * before + (1 - FADE) * length
 
     def cancel(self, job_id: str) -> None:
         if job_id in self.running:
@@ -253,12 +265,16 @@ class PoolWorker(BatchWorker):
         """As many of a class as there are less urgent ones here that have their place still."""
         if self.is_shut():
             return NO_MORE
-        table, held = self.store.table, list(self.held.values())
-        classes = [self.promoted.get(i.job_id, i.request.sla) for i in held if i.request]
+        table, classes = self.store.table, self.classes_held()
         levels = [table.urgency[table[name].name] for name in classes]
-        displaced = max(0, len(held) - self.capacity)
+        displaced = max(0, len(classes) - self.capacity)
         lower = {n: sum(other > level for other in levels) for n, level in table.urgency.items()}
         return {name: count - displaced for name, count in lower.items() if count > displaced}
+
+    def classes_held(self) -> list[str]:
+        """The class that each item here has now. From any thread."""
+        held = list(self.held.values())
+        return [self.promoted.get(i.job_id, i.request.sla) for i in held if i.request]
 
     def move(self, job_id: str, pool: str) -> None:
         """Between steps: what it has computed goes into files, and the other pool goes on."""
@@ -366,6 +382,12 @@ class PoolWorker(BatchWorker):
                 tokens_per_s=self.load.tokens_per_s,
                 progress=self.pulse.moves,
                 kv=self.sessions.stats(self.load) if self.sessions is not None else {},
+                cost=self.load.cost if self.load.cost and self.load.cost.samples else None,
+                decoding=self.load.decoding,
+                context_tokens=self.load.context_tokens,
+                prefill_tokens=self.load.prefill_tokens,
+                output_tokens=dict(self.output_tokens),
+                by_class=Counter(self.classes_held()),
             )
         )
 

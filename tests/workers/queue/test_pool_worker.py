@@ -19,7 +19,7 @@ class Engine(FakeEngine):
         super().__init__(lambda: None)
         self.dropped = []
 
-    def add(self, request, journal=(), *, prefix=None, keep=False):
+    def add(self, request, journal=(), *, prefix=None, keep=False, behind=False):
         super().add(request, journal)
 
     def suspend(self, request_id):
