@@ -28,6 +28,9 @@ class Engine(FakeEngine):
     def release(self, kept):
         pass
 
+    def behind(self, *arguments):
+        return []
+
 
 class Desk:
     """A worker whose threads are run by the test: claimed items, prepared when it says so."""
