@@ -35,6 +35,7 @@ COMMANDS: Final[Mapping[str, Place]] = {
     "verify": Place("verify", "verify_command", "compute an answer again and prove it equal"),
     "doctor": Place("doctor", "doctor_command", "what is wrong with this node, and what to do"),
     "bench": Place("bench.app", "app", "measure speed, beside a peer"),
+    "plan": Place("plan", "plan_command", "what a node could take, in a simulation"),
 }
 
 USAGE_TEXT: Final = """\

@@ -1,0 +1,67 @@
+"""lockstep plan: rows that scripts can read, a plot, and one sentence for whatever is wrong."""
+
+import json
+
+import pytest
+
+from ingest.command.main import run
+
+QUICK = ("--workload", "short", "--seeds", "1", "--minutes", "1", "--requests", "20")
+
+
+@pytest.fixture
+def lockstep(capfd):
+    """Runs a command line; gives exit code, stdout, stderr."""
+
+    def call(*arguments):
+        code = run(arguments)
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_json_is_one_object_with_rows_and_the_plot_is_there(lockstep, tmp_path):
+    plot = tmp_path / "plan.svg"
+    code, out, err = lockstep(
+        "plan", *QUICK, "--system", "gpu,priority-gpu", "--json", "--plot", str(plot)
+    )
+    assert code == 0, err
+    rows = json.loads(out)["rows"]
+    assert [(row["system"], row["workload"], row["context"]) for row in rows] == [
+        ("gpu", "short", 1024),
+        ("priority-gpu", "short", 1024),
+    ]
+    assert all(row["low_rps"] <= row["capacity_rps"] <= row["high_rps"] for row in rows)
+    assert all(row["capacity_rps"] > 0 for row in rows)
+    assert "<svg" in plot.read_text()
+
+
+def test_a_trace_takes_the_place_of_a_workload(lockstep, tmp_path):
+    trace = tmp_path / "trace.csv"
+    lines = [f"2023-11-16 18:15:{second:02d}.5,300,20" for second in range(60)]
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(lines) + "\n")
+    code, out, err = lockstep(
+        *("plan", "--trace", str(trace), "--system", "gpu", "--seeds", "1"),
+        *("--minutes", "1", "--requests", "20", "--context", "1024"),
+    )
+    assert code == 0, err
+    assert "trace on L40S" in out and "gpu" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--workload", "chats"), "--workload: must be of chat, agents"),
+        (("--system", "tpu"), "--system: must be of gpu, gpu+cpu"),
+        (("--plot", "plan.pdf"), "--plot: must end with .svg or .png"),
+        (("--hardware", "nowhere.toml"), "--hardware: nowhere.toml: cannot be read"),
+        (("--trace", "nowhere.csv"), "--trace: nowhere.csv: cannot be read"),
+        (("--context", "many"), "--context: must be numbers"),
+        (("--context", "9999999"), "--context: L40S + EPYC 7R13"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(lockstep, arguments, sentence):
+    code, out, err = lockstep("plan", *arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1 and sentence in err
