@@ -1,6 +1,5 @@
 """What an engine says of itself: how much runs and waits, how fast, and what its steps cost."""
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 from workers.cost import CostModel
@@ -14,7 +13,8 @@ class EngineLoad:
     decoding        of the running ones, those whose prompt is computed
     context_tokens  positions that these read in a step
     prefill_tokens  prompt tokens that are not computed yet, of all that are here
-    by_class        how many run, by class
+    waiting_blocks  KV blocks that those want which wait without memory
+    step_tokens     of one step at most
     """
 
     running: int
@@ -27,7 +27,8 @@ class EngineLoad:
     decoding: int = 0
     context_tokens: int = 0
     prefill_tokens: int = 0
-    by_class: dict[str, int] = field(default_factory=dict)
+    waiting_blocks: int = 0
+    step_tokens: int = 0
 
 
 def load_of(scheduler: Scheduler, tokens_per_s: float, kv: dict[str, float]) -> EngineLoad:
@@ -42,11 +43,10 @@ def load_of(scheduler: Scheduler, tokens_per_s: float, kv: dict[str, float]) -> 
         total_blocks=pool.num_blocks,
         tokens_per_s=tokens_per_s,
         kv=kv,
-        cost=scheduler.cost.model(),
+        cost=scheduler.cost.model() if scheduler.cost.is_known else None,
         decoding=len(decoding),
         context_tokens=sum([s.num_cached for s in decoding]),
-        prefill_tokens=sum(
-            [s.num_uncached for s in here if s.num_uncached > 1]
-        ),
-        by_class=Counter([s.sla.name for s in scheduler.running]),
+        prefill_tokens=sum([s.num_uncached for s in here if s.num_uncached > 1]),
+        waiting_blocks=sum([s.num_blocks_wanted for s in scheduler.waiting if not s.blocks]),
+        step_tokens=scheduler.max_step_tokens,
     )

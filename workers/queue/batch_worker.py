@@ -236,6 +236,8 @@ class BatchWorker(SimpleWorker):
                 return None
             if message is not None:
                 self.handle(message)
+                if self.has_work():
+                    return Do(nothing_more), self.queues[0]
             elif timeout is not None:
                 self.rest()
                 self.check_for_suspension(False)
@@ -347,3 +349,7 @@ class BatchWorker(SimpleWorker):
             self.promote(message.job_id, message.sla)
         elif isinstance(message, Do):
             message.call()
+
+
+def nothing_more() -> None:
+    """What woke us is done."""

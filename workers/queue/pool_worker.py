@@ -10,11 +10,9 @@ short requests never wait for a disk.
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -26,9 +24,12 @@ from workers.engine.engine import Output, StepAbandoned
 from workers.engine.load import EngineLoad
 from workers.log import logger
 from workers.queue.batch_worker import BatchWorker
-from workers.queue.emitter import Emitter, Told, Written
-from workers.queue.messages import Do, Lost, Work
+from workers.queue.emitter import Emitter, Told
+from workers.queue.messages import Do, Lost, Message, Work
+from workers.queue.moving import Mover
+from workers.queue.parking import Parking
 from workers.queue.pulse import Pulse
+from workers.queue.reporting import Outputs, with_files, with_load
 from workers.session.keeper_of_sessions import Ended
 from workers.session.part import SessionPart
 from workers.session.turn import OpenTurn, Prepared
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 LOOK_AT_ALL_EVERY: Final = 6  # of the maintenance rounds
 KEEP_EVERY: Final = 60
 LOAD_S: Final = 0.5
-FADE: Final = 0.95  # of output_tokens, for each request that ends
 LINGER_S: Final = 2.3  # from the wish to stop: the keeper kills after 3 s
 UNREADABLE: Final = EndEvent(
     status="failed", code="bad_record", error="request: what the store holds cannot be read"
@@ -111,18 +111,31 @@ class PoolWorker(BatchWorker):
         self.cancelled: set[str] = set()  # while a restorer has it
         self.moving: dict[str, str] = {}  # likewise: to which pool
         self.promoted: dict[str, str] = {}  # to which class, of whatever is held
-        self.output_tokens: dict[str, float] = {}  # of a request, by class: fading means
         self.load = engine.load()
         self.load_at = 0.0
         self.rounds = 0
         self.failure = ""  # of the device, in one line
+        self.outputs = Outputs()
+        self.mover = Mover(
+            store,
+            pool,
+            self.emitter,
+            patiently=self.patiently,
+            release=self.release,
+            lost=self.lost,
+        )
         self.sessions = None if backing is None else SessionPart(self, backing)
+        self.parking = None
+        if self.sessions is not None and backing is not None:
+            self.parking = Parking(backing, self.sessions.writer, self.inbox)
 
     # --- hooks ---
 
     def bootstrap(self, *arguments: Any, **options: Any) -> None:
         if self.sessions is not None:
             self.sessions.begin()
+        if self.parking is not None:
+            self.parking.start()
         super().bootstrap(*arguments, **options)
         self.emitter.start()
         logger(self.queue_name).info("ready", worker=self.name, model=self.model)
@@ -130,6 +143,8 @@ class PoolWorker(BatchWorker):
     def hand_in(self, item: Claimed) -> None:
         """To a restorer, if it may have to do with files."""
         sessions, request = self.sessions, item.request
+        if item.then_pool is not None:
+            self.patiently(lambda: self.mover.look([item]))
         if sessions is not None and request is not None and sessions.wants(request):
             return sessions.take(item)
         prepared = self.patiently(lambda: self.prepare(item))
@@ -154,7 +169,7 @@ class PoolWorker(BatchWorker):
             self.emitter.put(Told(item, CANCELLED, "".join(prepared.text)))
         elif pool is not None:
             prepared.close()
-            self.hand_over(item, pool)
+            self.mover.hand_over(item, pool)
         elif self.sessions is None and prepared.request.session_id is not None:
             self.emitter.put(Told(item, NO_SESSIONS))
         else:
@@ -192,8 +207,15 @@ class PoolWorker(BatchWorker):
         self.take_load()  # what is reported while nothing runs
         return False
 
+    def handle(self, message: Message) -> None:
+        super().handle(message)
+        if self.parking is not None and isinstance(message, Do):
+            self.parking.mind()  # something is written, or has come back
+
     def advance(self) -> None:
         try:
+            if self.parking is not None:
+                self.parking.mind()
             outputs = self.engine.step()
         except StepAbandoned:
             return
@@ -201,6 +223,8 @@ class PoolWorker(BatchWorker):
             return self.fail(error)
         for output in outputs:
             self.tell(output)
+        for output in outputs:
+            self.go_on_elsewhere(output.request_id)
         if self.sessions is not None:
             self.sessions.write_behind()
         if time.monotonic() - self.load_at > LOAD_S:
@@ -217,7 +241,7 @@ class PoolWorker(BatchWorker):
             held = list(self.held.values())
         self.running.clear()
         for item in held:
-            self.hand_over(item, other)
+            self.mover.hand_over(item, other)
         count, log = len(held), logger(self.queue_name)
         log.error("the GPU failed", reason=self.failure, requests=count, go_on_in=other)
         with suppress(RedisError):
@@ -230,8 +254,9 @@ class PoolWorker(BatchWorker):
         if not isinstance(event, EndEvent):
             self.emitter.put(Told(item, event))
             return
-        del self.running[output.request_id]
-        self.note_length(item, event)
+        self.forget(output.request_id)
+        if event.status == "finished":
+            self.outputs.add(self.class_of(item), event.usage)
         text, kept = "".join(running.pieces), output.kept
         if self.sessions is not None and kept is not None:
             if running.turn is not None and event.status == "finished":
@@ -239,14 +264,6 @@ class PoolWorker(BatchWorker):
                 return
             self.sessions.engine.release(kept)
         self.emitter.put(Told(item, event, text))
-
-    def note_length(self, item: Claimed, end: EndEvent) -> None:
-        """What placement expects of the next requests of its class."""
-        if end.status == "finished" and end.usage is not None and item.request is not None:
-            sla = self.promoted.get(item.job_id, item.request.sla)
-            length = end.usage.output_tokens
-            before = self.output_tokens.get(sla, length)
-            self.output_tokens[sla] = FADE * before + (1 - FADE) * length
 
     def cancel(self, job_id: str) -> None:
         if job_id in self.running:
@@ -265,48 +282,46 @@ class PoolWorker(BatchWorker):
         """As many of a class as there are less urgent ones here that have their place still."""
         if self.is_shut():
             return NO_MORE
-        table, classes = self.store.table, self.classes_held()
-        levels = [table.urgency[table[name].name] for name in classes]
-        displaced = max(0, len(classes) - self.capacity)
+        table, held = self.store.table, list(self.held.values())
+        levels = [table.urgency[table[self.class_of(item)].name] for item in held]
+        displaced = max(0, len(held) - self.capacity)
         lower = {n: sum(other > level for other in levels) for n, level in table.urgency.items()}
         return {name: count - displaced for name, count in lower.items() if count > displaced}
 
-    def classes_held(self) -> list[str]:
-        """The class that each item here has now. From any thread."""
-        held = list(self.held.values())
-        return [self.promoted.get(i.job_id, i.request.sla) for i in held if i.request]
+    def class_of(self, item: Claimed) -> str:
+        """Its class now."""
+        claimed_as = item.request.sla if item.request is not None else self.store.table.names[-1]
+        return self.promoted.get(item.job_id, claimed_as)
 
     def move(self, job_id: str, pool: str) -> None:
         """Between steps: what it has computed goes into files, and the other pool goes on."""
-        if pool == self.queue_name or pool not in POOLS or self.sessions is None:
+        if not self.mover.can_move(pool) or self.sessions is None:
             return
         running = self.running.get(job_id)
         if running is None:
             if job_id in self.held:
                 self.moving[job_id] = pool
             return
-        kept = self.sessions.engine.suspend(job_id)
-        if kept is None:
-            return  # it ends by itself
-        del self.running[job_id]
-        then = partial(self.hand_over, running.item, pool)
-        self.sessions.writer.put(Suspended(kept, then=then))
+        if self.mover.move(running.item, pool, self.sessions.engine, self.sessions.writer):
+            self.forget(job_id)
 
-    def hand_over(self, item: Claimed, pool: str) -> None:
-        """Once all that was told of it is written. From any thread."""
-
-        def now() -> None:
-            if self.patiently(lambda: self.store.hand_over(self.queue_name, item, pool)):
-                logger(self.queue_name).info("moved", request=item.job_id, to=pool)
-                self.release(item)
-            else:
-                self.lost(item)
-
-        self.emitter.put(Written(now))
+    def go_on_elsewhere(self, job_id: str) -> None:
+        """It has just said a token: the pool that shall go on after the first may take it."""
+        running = self.running.get(job_id)
+        pool = None if running is None else self.mover.goes_on_elsewhere(running.item)
+        if pool is not None:
+            self.move(job_id, pool)
 
     def drop(self, job_id: str) -> None:
-        if self.running.pop(job_id, None):
+        if job_id in self.running:
+            self.forget(job_id)
             self.engine.drop(job_id)
+
+    def forget(self, job_id: str) -> None:
+        """It is not in the engine any more."""
+        del self.running[job_id]
+        if self.parking is not None:
+            self.parking.forget(job_id)
 
     def stop_job(self, job_id: str) -> None:
         """As a cancellation, so that it holds even if this process dies now."""
@@ -367,29 +382,24 @@ class PoolWorker(BatchWorker):
         self.inbox.put(Lost(item))
 
     def report(self) -> None:
-        self.store.report(
-            PoolLoad(
-                pool=self.queue_name,
-                worker=self.name,
-                state="failed" if self.failure else "ready",
-                note=self.failure,
-                model=self.model,
-                running=len(self.held),
-                waiting=self.load.waiting,
-                capacity=self.capacity,
-                free_blocks=self.load.free_blocks,
-                total_blocks=self.load.total_blocks,
-                tokens_per_s=self.load.tokens_per_s,
-                progress=self.pulse.moves,
-                kv=self.sessions.stats(self.load) if self.sessions is not None else {},
-                cost=self.load.cost if self.load.cost and self.load.cost.samples else None,
-                decoding=self.load.decoding,
-                context_tokens=self.load.context_tokens,
-                prefill_tokens=self.load.prefill_tokens,
-                output_tokens=dict(self.output_tokens),
-                by_class=Counter(self.classes_held()),
-            )
+        held, load = list(self.held.values()), self.load
+        kv = self.sessions.stats(load) if self.sessions is not None else {}
+        sizes = self.sessions.engine.sizes if self.sessions is not None else None
+        told = PoolLoad(
+            pool=self.queue_name,
+            worker=self.name,
+            state="failed" if self.failure else "ready",
+            note=self.failure,
+            model=self.model,
+            running=len(held),
+            capacity=self.capacity,
+            progress=self.pulse.moves,
+            kv=kv,
         )
+        classes = map(self.class_of, held)
+        cost = with_files(load.cost, sizes, kv)
+        self.store.report(with_load(told, load, cost, classes, self.outputs))
+        self.mover.look(held)
 
     def maintain(self) -> None:
         back = self.store.reconcile(force=self.rounds % LOOK_AT_ALL_EVERY == 0)

@@ -72,7 +72,23 @@ class Backing:
         """The beginning of a request that is in files, checked. None: nothing, or not in time."""
         token_ids = [*request.token_ids, *(event.token_id for event in journal)]
         ends = ends_of(token_ids, head, has_state=self.has_state)
-        reading = self._readers.submit(partial(self._read, request.tenant, token_ids, ends))
+        return self._in_time(request, token_ids, partial(self._read, ends=ends))
+
+    def fetch_again(self, request: Request, token_ids: list[int], num_kv: int) -> "Prefix | None":
+        """What was written of a request when it had to give its memory away, num_kv tokens: all of
+        it, also what is in memory still, since that may go before the request has its place."""
+        ends = sorted({num_kv, *ends_of(token_ids, None, has_state=self.has_state)})
+        read = partial(self._read, ends=ends, resident=lambda key: False)
+        return self._in_time(request, token_ids, read)
+
+    def _in_time(
+        self,
+        request: Request,
+        token_ids: list[int],
+        read: "Callable[[str, list[int]], Prefix | None]",
+    ) -> "Prefix | None":
+        """read(tenant, token_ids), unless computing them would have been faster."""
+        reading = self._readers.submit(read, request.tenant, token_ids)
         speed = self.engine.prefill_tokens_per_s or UNKNOWN_TOKENS_PER_S
         seconds = max(PATIENCE_S, len(token_ids) / speed)
         deadline = time.monotonic() + seconds
@@ -88,7 +104,14 @@ class Backing:
             reading.add_done_callback(close_late)
         return None
 
-    def _read(self, tenant: str, token_ids: list[int], ends: list[int]) -> "Prefix | None":
+    def _read(
+        self,
+        tenant: str,
+        token_ids: list[int],
+        *,
+        ends: list[int],
+        resident: Callable[[bytes], bool] | None = None,
+    ) -> "Prefix | None":
         engine = self.engine
         try:
             return self.tier.fetch(
@@ -96,7 +119,7 @@ class Backing:
                 token_ids,
                 engine.sizes,
                 ends=ends,
-                resident=engine.resident,
+                resident=resident or engine.resident,
                 prefill_tokens_per_s=engine.prefill_tokens_per_s,
             )
         except Exception:  # whatever it is, the request can be computed

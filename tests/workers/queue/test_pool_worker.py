@@ -25,6 +25,15 @@ class Engine(FakeEngine):
     def suspend(self, request_id):
         return None
 
+    def behind(self, state_every_ms):
+        return []
+
+    def displaced(self):
+        return []
+
+    def returning(self):
+        return None
+
     def release(self, kept):
         pass
 

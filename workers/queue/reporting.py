@@ -1,0 +1,69 @@
+"""What a pool says of itself each second, out of what its engine and its threads count."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from kv_tier.prefix import Sizes
+from workers.cost import CostModel
+from workers.engine.load import EngineLoad
+from workers.wire import PoolLoad, Usage
+
+OUTPUT_FADE: Final = 0.9  # of the mean output: the last ten or so that ended count
+
+
+class Outputs:
+    """How long the answers of each class are: fading means of tokens."""
+
+    def __init__(self) -> None:
+        self.means: dict[str, float] = {}
+
+    def add(self, sla: str, usage: Usage | None) -> None:
+        """One of this class has finished."""
+        if usage is not None:
+            mean = self.means.get(sla, float(usage.output_tokens))
+            self.means[sla] = OUTPUT_FADE * mean + (1 - OUTPUT_FADE) * usage.output_tokens
+
+
+def with_files(
+    cost: CostModel | None, sizes: Sizes | None, kv: Mapping[str, float]
+) -> CostModel | None:
+    """What steps cost, with what it costs to bring KV to files and back; kv: the tier's counts."""
+    if cost is None or sizes is None:
+        return cost
+    written_bytes = kv.get("suspended_bytes", 0.0) + kv.get("behind_bytes", 0.0)
+    written_s = kv.get("suspended_s", 0.0) + kv.get("behind_s", 0.0)
+    return msgspec.structs.replace(
+        cost,
+        kv_bytes_per_token=sizes.token_bytes,
+        state_bytes=sizes.state_bytes,
+        write_bytes_per_s=written_bytes / written_s if written_s > 0 else 0.0,
+        read_bytes_per_s=kv.get("cache_bytes_per_s", 0.0),  # just written, so in RAM
+    )
+
+
+def with_load(
+    told: PoolLoad,
+    load: EngineLoad,
+    cost: CostModel | None,
+    classes: Iterable[str],
+    outputs: Outputs,
+) -> PoolLoad:
+    """The worker's own words and the engine's; classes: of all that is claimed."""
+    return msgspec.structs.replace(
+        told,
+        waiting=load.waiting,
+        free_blocks=load.free_blocks,
+        total_blocks=load.total_blocks,
+        tokens_per_s=load.tokens_per_s,
+        cost=cost,
+        step_tokens=load.step_tokens,
+        decoding=load.decoding,
+        context_tokens=load.context_tokens,
+        prefill_tokens=load.prefill_tokens,
+        waiting_blocks=load.waiting_blocks,
+        output_tokens=dict(outputs.means),
+        by_class=dict(Counter(classes)),
+    )
