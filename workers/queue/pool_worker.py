@@ -183,7 +183,8 @@ class PoolWorker(BatchWorker):
         else:
             keep = prepared.turn is not None
             prefix = prepared.prefix
-            self.sessions.engine.add(request, journal, prefix=prefix, keep=keep, behind=keep)
+            behind = keep or item.then_pool is not None  # what goes on elsewhere is on its way soon
+            self.sessions.engine.add(request, journal, prefix=prefix, keep=keep, behind=behind)
 
     def classed(self, request: Request) -> Request:
         """With the class that it was given while a restorer had it."""
