@@ -68,7 +68,8 @@ class Invariants:
     def _check_pool(self, pool: SimPool) -> None:
         engine, most = pool.engine, pool.hardware.max_batch
         memory = engine.memory
-        self._hold(len(pool.claimed) <= most, "claims too many", pool.name, len(pool.claimed))
+        claimed = len(pool.claimed)
+        self._hold(claimed <= 2 * most, "claims too many", pool.name, claimed)
         self._hold(len(engine.scheduler.running) <= most, "runs too many", pool.name)
         self._hold(0 <= memory.pool.num_free <= memory.pool.num_blocks, "memory", pool.name)
         if self.num_checks % THOROUGH_EVERY == 0:

@@ -174,11 +174,14 @@ class Node:
         return self.table[job.sla].rank_ms(int(job.wish.arrival_ms))
 
     def _claim(self, name: str) -> None:
-        pool, queue = self.pools[name], self.queues[name]
-        count = max(0, min(pool.room(), len(queue)))
-        claimed, self.queues[name] = queue[:count], queue[count:]
-        for job in claimed:
-            pool.take(job)
+        """In the order of the queue; who is not taken is passed by those who are more urgent."""
+        pool, left = self.pools[name], []
+        for job in self.queues[name]:
+            if pool.would_take(job):
+                pool.take(job)
+            else:
+                left.append(job)
+        self.queues[name] = left
 
     def _refuse(self, job: Job, plan: Plan) -> None:
         job.plan = plan

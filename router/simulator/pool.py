@@ -22,7 +22,7 @@ from workers.engine.sequence import Sequence
 from workers.sla import SlaTable
 from workers.wire import PoolLoad
 
-FADE: Final = 0.95  # of output_tokens, for each request that ends
+FADE: Final = 0.9  # of output_tokens, for each request that ends (workers/queue/reporting.py)
 
 
 class SimPool:
@@ -65,9 +65,14 @@ class SimPool:
     def is_lost(self) -> bool:
         return self.engine.is_stopped
 
-    def room(self) -> int:
-        """How many more it would claim now."""
-        return 0 if self.is_lost else self.hardware.max_batch - len(self.claimed)
+    def would_take(self, job: Job) -> bool:
+        """Whether it claims the job now: it has a place, or somebody less urgent makes way."""
+        over = len(self.claimed) - self.hardware.max_batch
+        if self.is_lost or over < 0 or self.engine.kind.order != "class":
+            return not self.is_lost and over < 0
+        urgency = self.table.urgency
+        lower = sum(urgency[other.sla] > urgency[job.sla] for other in self.claimed.values())
+        return lower > over
 
     def take(self, job: Job) -> None:
         """It claims the job; what is known of it comes into memory before it can run."""
