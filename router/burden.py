@@ -15,6 +15,7 @@ from workers.sla import SlaTable
 
 QUEUED_MS: Final = 2_000.0  # a queue holds so much work that is not begun, so a pool never runs dry
 QUEUED_LEAST: Final = 2
+PACE_SAFE: Final = 0.65  # of a promised pace: so much of it a pool is filled up to
 QUEUED_MOST: Final = 2  # times places, of a pool that does not report its cost
 
 
@@ -87,8 +88,9 @@ def keeps_pace(wanted: Wanted, pool: PoolView, table: SlaTable) -> bool:
     each = pool.context_tokens / pool.decoding if pool.decoding else wanted.prompt_tokens
     context = (decodes - 1) * each + wanted.prompt_tokens
     step_ms = cost.step_ms(decodes, context)
-    promised = min((pace_promised(sla, table) for sla in pool.by_class), default=float("inf"))
-    return step_ms <= promised
+    classes = (*pool.by_class, wanted.sla)
+    promised = min(pace_promised(sla, table) for sla in classes)
+    return step_ms <= PACE_SAFE * promised
 
 
 def has_room(wanted: Wanted, pool: PoolView, table: SlaTable, *, displaces: bool = True) -> bool:

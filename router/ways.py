@@ -86,6 +86,7 @@ def handed_over(
     """Prefilled by one pool, decoded by the other: the move counts as decoding."""
     output = then.output_of(wanted)
     move_ms = cost_of(first).move_ms(wanted.prompt_tokens, cost_of(then))
+    move_ms += other.tpot_ms  # it joins when the step that is under way has ended
     decode_ms = move_ms + other.tpot_ms * (output - 1)
     tpot_ms = decode_ms / max(1.0, output - 1)
     return Forecast(told.wait_ms, told.ttft_ms, tpot_ms, told.ttft_ms + decode_ms)
