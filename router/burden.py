@@ -46,8 +46,10 @@ def burden_ms(wanted: Wanted, pool: PoolView, phases: Phases = WHOLE) -> float:
         compute_ms += prefill_ms
         stay_ms += prefill_ms + step_ms
     else:
-        compute_ms += cost.restore_ms(0)
-    if phases.decode:
+        stay_ms += cost.restore_ms(wanted.prompt_tokens)
+    if not phases.decode:
+        stay_ms += cost.write_ms(wanted.prompt_tokens)
+    else:
         compute_ms += output * (cost.decode_ms + cost.context_us * length / 1e6)
         stay_ms += output * step_ms
     return max(compute_ms, stay_ms * share_of(wanted, pool))

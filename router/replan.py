@@ -149,7 +149,7 @@ class Node:
                 there = forecast(job.wanted, other, self.table)
                 saved_ms = here.ttft_ms - there.ttft_ms
                 strained = strain(job.wanted, there, self.table, self.now_ms)
-                if saved_ms > WAIT_WORTH_MS and strained <= SAFE and there.end_ms < here.end_ms:
+                if saved_ms > WAIT_WORTH_MS and strained <= SAFE:
                     reason = f"begins it {shown_ms(saved_ms)} sooner than {job.pool}"
                     moves.append(self.move(job, other, reason))
                     break

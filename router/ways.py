@@ -5,11 +5,14 @@ Pure. Which one it is, placement.py decides.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from router.burden import DECODE, PREFILL, WHOLE, burden_ms, has_room, keeps_pace
 from router.forecast import Forecast, cost_of, empty_ttft_ms, forecast
 from router.pools import PoolView, Wanted
 from workers.sla import SlaTable
+
+HANDOFF_WORTH: Final = 0.8  # of what it takes off the fast pool: it is a move, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def ways_of(
         if pool is not fast and handoff:
             both = handed_over(wanted, fast, told[fast.name], pool, expected)
             gain_ms = whole_ms - burden_ms(wanted, fast, PREFILL)
-            relief = gain_ms / max(burden_ms(wanted, pool, DECODE), 1e-6)
+            relief = HANDOFF_WORTH * gain_ms / max(burden_ms(wanted, pool, DECODE), 1e-6)
             room_of_both = room and has_room(wanted, fast, table, displaces=displaces)
             strained = strain(wanted, both, table, now_ms)
             ways.append(Way(fast, pool, both, strained, room_of_both, relief))
