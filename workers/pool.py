@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kv_tier.chain import Chain
     from kv_tier.tier import KvTier
     from workers.engine.engine import Engine
+    from workers.processor import Processor
     from workers.queue.pool_worker import PoolWorker
     from workers.text.text_model import TextModel
 
@@ -206,7 +207,21 @@ def build_engine(
         table=config.classes,
         timer=time.monotonic,
     )
+    if config.calibrate == "auto" and not (pool == "gpu" and config.gpu == "emulate"):
+        calibrate(pool, config, engine, text, processor)
     return engine, text, 0 if model.config.state is None else limits.state_slots
+
+
+def calibrate(
+    pool: str, config: Settings, engine: "Engine", text: "TextModel", processor: "Processor"
+) -> None:
+    """The engine knows what its steps cost, before its first request."""
+    from workers.engine.calibrate import calibrated
+
+    digest, machine = text.weights_digest, processor.machine(config)
+    engine.start_from(
+        calibrated(engine, config.home, pool=pool, weights_digest=digest, machine=machine)
+    )
 
 
 def now_ms() -> int:

@@ -35,6 +35,14 @@ class Processor:
     def arrays(self) -> Arrays:
         return HOST if self.device is None else self.device
 
+    def machine(self, settings: Settings) -> str:
+        """All that decides how fast it is, in one line."""
+        from workers.engine.calibrate import machine_of
+
+        if self.device is not None:
+            return machine_of(0, "", getattr(self.device, "name", "device"))
+        return machine_of(settings.num_threads, getattr(self.ops, "isa", ""))
+
     def load_model(
         self,
         folder: Path,

@@ -51,6 +51,10 @@ class Settings(BaseSettings):
         default=False,
         description="read the weights into huge pages at start: faster, for their size in RAM",
     )
+    calibrate: Literal["auto", "off"] = Field(
+        default="auto",
+        description="auto: a pool measures its steps at its first start (2 s); off: it does not",
+    )
     gpu: Literal["auto", "off", "emulate", "cpu"] = Field(
         default="auto",
         description="the GPU pool's processor: auto, off, emulate, or cpu (a second CPU engine)",

@@ -50,6 +50,7 @@ class Node:
             "LOCKSTEP_STORE_PORT": str(store_port),
             "LOCKSTEP_KEY_PREFIX": "nodetest",
             "LOCKSTEP_KV_MIB": "600",
+            "LOCKSTEP_CALIBRATE": "off",
             **settings,
         }
 

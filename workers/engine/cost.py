@@ -29,7 +29,9 @@ ERROR_FADE: Final = 0.95
 SPEED_FADE: Final = 0.8  # of prefill_tokens_per_s: the last five or so
 NUM_RATIOS: Final = 7  # steps whose median ratio is the factor
 SWEEPS: Final = 4  # over the five numbers after each step
-PULL: Final = 1e-3  # towards where a number was at the start, relative to what steps say of it
+# Towards where a number was at the start, relative to what steps say of it: what could be due to
+# context or to the tokens themselves is taken for the latter.
+PULLS: Final = (1e-3, 1e-3, 5e-3, 1e-3, 5e-3)
 ROUNDS: Final = 100  # through measured steps, until their numbers stand
 LEAST_MS: Final = 0.05  # a step is not predicted to take less, so that errors have a measure
 
@@ -81,7 +83,7 @@ class StepCost:
         self._start = CostModel(fixed_ms=0.0) if start is None else start
         self._is_known = start is not None
         self._numbers = numbers_of(self._start)
-        self._pulls = list(self._numbers)
+        self._start_numbers = list(self._numbers)
         self._decode, self._prefill = Seen(), Seen()
         self._last: list[tuple[list[float], float]] = []  # parts and ms
         self._factor = 1.0
@@ -173,8 +175,8 @@ class StepCost:
                 for j in range(5):
                     if j != i:
                         rest -= (one[j] + other[j]) * numbers[j]
-                rest += PULL * own * self._pulls[i]
-                numbers[i] = max(0.0, rest / (own * (1 + PULL)))
+                pull = PULLS[i] * own
+                numbers[i] = max(0.0, (rest + pull * self._start_numbers[i]) / (own + pull))
 
 
 def numbers_of(model: CostModel) -> list[float]:

@@ -19,12 +19,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from kernels.arrays import HOST, Arrays
-from kernels.ops import F32, Ops
+from kernels.ops import BLOCK_TOKENS, F32, Ops
 from kv_tier.block_pool import BlockPool
 from kv_tier.format import KEY_BYTES
 from kv_tier.objects import Source
 from kv_tier.prefix import STATE_SUFFIX, Sizes
 from kv_tier.state_pool import StatePool
+from workers.cost import CostModel
 from workers.engine.batch import Batch, build_batch
 from workers.engine.behind import Behind
 from workers.engine.chunks import Scheduled, work_of
@@ -46,6 +47,7 @@ from workers.engine.kept import Kept
 from workers.engine.limits import EngineLimits, kv_shape_of
 from workers.engine.load import EngineLoad, load_of
 from workers.engine.memory import Memory
+from workers.engine.parking import Parking
 from workers.engine.payload import sizes_of
 from workers.engine.reuse import Reuse
 from workers.engine.scheduler import Scheduler
@@ -141,6 +143,9 @@ class Engine:
         self._cancelled: deque[str] = deque()
         self._kepts: set[Kept] = set()
         self._behind = Behind(self._memory)
+        self.parking = Parking(
+            self._scheduler, self._sequences, self._kepts, self._hand_out, self._now_ms
+        )
         self._num_prompt_computed = 0
         self._worked_ms = now_ms()
 
@@ -180,6 +185,37 @@ class Engine:
         else:
             self._known_ends[request.id] = ending
 
+    def probe(self, made_up: Items[Sequence], num_cached: int) -> float | None:
+        """Milliseconds of one step of these sequences, num_cached tokens of each counting as known.
+
+        They leave no trace. For calibration, while nothing is here; None: it cannot hold them.
+        """
+        assert not self._sequences
+        longest = max(len(sequence.token_ids) for sequence in made_up)
+        num_tokens = sum(len(sequence.token_ids) - num_cached for sequence in made_up)
+        if longest > self._text.context_length or not self._scheduler.can_take(made_up, num_tokens):
+            return None
+        try:
+            for sequence in made_up:
+                if not self._memory.reserve(sequence):
+                    return None
+                sequence.num_cached = num_cached
+                for block_id in sequence.blocks:  # real memory, as KV that was computed has it
+                    self._home.load_tokens(block_id, block_id, BLOCK_TOKENS)
+            begin = self._timer()
+            batch = build_batch([Scheduled(s, len(s.token_ids)) for s in made_up])
+            home = self._home
+            logits = self._model.forward(batch.step, home.kv, home.state, self._after_layer)
+            self._tokens.draw(batch, logits)
+            return 1000 * (self._timer() - begin)
+        finally:
+            for sequence in made_up:
+                self._memory.free(sequence)
+
+    def start_from(self, cost: CostModel) -> None:
+        """What its steps cost, as measured; it is corrected from now on."""
+        self._scheduler.cost = self._cost = StepCost(cost)
+
     def cancel(self, request_id: str) -> None:
         """The next step ends it as cancelled. Nothing happens to a request that is not here."""
         self._cancelled.append(request_id)
@@ -216,58 +252,6 @@ class Engine:
         kept = self._hand_out(sequence)
         self._forget(sequence)
         return kept
-
-    def displaced(self) -> list[str]:
-        """Between steps: whose memory a more urgent request needs now; park each of them.
-
-        If nobody does, the urgent one waits until they end.
-        """
-        scheduler, pool = self._scheduler, self._memory.pool
-        if self._chain is None or scheduler.num_waiting == 0:
-            return []
-        scheduler.admit(self._now_ms())
-        if scheduler.short is None:
-            return []
-        leaving = [block for kept in self._kepts for block in kept.block_ids]
-        return [s.id for s in scheduler.to_suspend(sum(pool.holders(b) == 1 for b in leaving))]
-
-    def park(self, request_id: str) -> Kept | None:
-        """Between steps: it waits without memory, which is the Kept's: to be written.
-
-        None: it had computed nothing. Else it is brought back: written, returning, bring_back.
-        """
-        sequence = self._sequences[request_id]
-        if sequence.num_cached == 0:
-            self._scheduler.start_over(sequence)
-            return None
-        kept = self._hand_out(sequence)
-        self._scheduler.suspend(sequence)
-        if self._state is not None:
-            self._state.forget(sequence)
-        return kept
-
-    def written(self, request_id: str) -> None:
-        """What a parked one has computed is in files, or never will be."""
-        sequence = self._sequences.get(request_id)
-        if sequence is not None and sequence in self._scheduler.suspended:
-            self._scheduler.written(sequence)
-
-    def returning(self) -> str | None:
-        """Between steps: a parked one for which there is room again; bring it back."""
-        sequence = self._scheduler.to_resume()
-        return None if sequence is None else sequence.id
-
-    def bring_back(self, request_id: str, prefix: "Prefix | None") -> None:
-        """A parked one goes on, with what files have of it."""
-        sequence = self._sequences.get(request_id)
-        if sequence is None or sequence not in self._scheduler.suspended:
-            if prefix is not None:
-                prefix.close()
-            return
-        assert self._chain is not None and sequence.reuse is not None, request_id
-        chain, is_looking = sequence.reuse.chain, sequence.reuse.is_looking
-        sequence.reuse = Reuse(chain, sequence.token_ids, prefix, is_looking=is_looking)
-        self._scheduler.resume(sequence)
 
     def behind(self, state_every_ms: int | None) -> list[Kept]:
         """Between steps: what sequences added with `behind` have completed, to be written while
@@ -441,6 +425,8 @@ class Engine:
     def _hand_out(self, sequence: Sequence) -> Kept:
         kept = self._memory.hand_out(sequence)
         self._kepts.add(kept)
+        if self._state is not None:
+            self._state.forget(sequence)
         return kept
 
     def _forget(self, sequence: Sequence) -> None:

@@ -36,6 +36,7 @@ waits that could run, but for guarded ones.
 """
 
 from bisect import insort
+from collections.abc import Sequence as Items
 from typing import Final
 
 from workers.engine.chunks import FIRST_CHUNK, UNLIMITED_MS, Scheduled, prefill_of
@@ -136,6 +137,10 @@ class Scheduler:
         """False: its longest end does not fit even into an empty engine."""
         has_room = sequence.max_length > sequence.num_prompt
         return has_room and sequence.num_blocks_wanted <= self.memory.pool.num_blocks
+
+    def can_take(self, sequences: Items[Sequence], num_tokens: int) -> bool:
+        """Whether one step may be so large."""
+        return len(sequences) <= self.max_batch and num_tokens <= self.max_step_tokens
 
     # --- memory that is short ---
 

@@ -52,16 +52,20 @@ class Tokens:
             self._on_logits(sequence.id, position, self._arrays.read(logits[begin:end]))
         if not batch.sampled:
             return []
-        draws = self._sampler.sample(batch.sampled, logits)
-        sums: U64 = np.empty(logits.shape[0], np.uint64)
-        self._ops.logits_sum(sums, logits)
-        logits_sums: list[int] = sums.tolist()
+        draws, logits_sums = self.draw(batch, logits)
         now_ms = self._now_ms()
         self._rate.add(now_ms, len(draws))
         return [
             (sequence, self._event(sequence, draw, logits_sums[row], now_ms))
             for (sequence, row), draw in zip(batch.sampled, draws, strict=True)
         ]
+
+    def draw(self, batch: Batch, logits: F32) -> tuple[Items[Draw | None], list[int]]:
+        """The choice for each sampled sequence, the sum of each row's bits. Nothing is noted."""
+        draws = self._sampler.sample(batch.sampled, logits)
+        sums: U64 = np.empty(logits.shape[0], np.uint64)
+        self._ops.logits_sum(sums, logits)
+        return draws, sums.tolist()
 
     def _event(
         self, sequence: Sequence, draw: Draw | None, logits_sum: int, now_ms: int

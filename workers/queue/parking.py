@@ -18,7 +18,7 @@ from workers.session.writer import Suspended, Writer
 from workers.wire import Request
 
 if TYPE_CHECKING:
-    from workers.engine.engine import Engine
+    from workers.engine.parking import Parking as EngineParking
     from workers.session.backing import Backing
 
 
@@ -37,7 +37,7 @@ class Parking(Clerk[Parked]):
     def __init__(self, backing: "Backing", writer: Writer, inbox: "SimpleQueue[Message]") -> None:
         super().__init__("parking")
         self.backing, self.writer, self.to_main = backing, writer, inbox
-        self.engine: Engine = backing.engine
+        self.engine: EngineParking = backing.engine.parking
         self.parked: dict[str, Parked] = {}
         self.num_parked = 0
 

@@ -53,9 +53,9 @@ class Driver:
         self.engine.add(self.requests[name])
 
     def park(self) -> None:
-        for name in self.engine.displaced():
+        for name in self.engine.parking.displaced():
             self.parked.append(name)
-            kept = self.engine.park(name)
+            kept = self.engine.parking.park(name)
             self.engine.check()
             if kept is not None:
                 self.kept[name] = list(kept.token_ids), kept.num_kv
@@ -65,11 +65,11 @@ class Driver:
         for kept in self.leaving:
             self.files.write(self.engine, kept)
             self.engine.release(kept)
-            self.engine.written(kept.request.id)
+            self.engine.parking.written(kept.request.id)
         self.leaving = []
 
     def ask_back(self) -> None:
-        name = self.engine.returning()
+        name = self.engine.parking.returning()
         if name is not None:
             self.coming.append(name)
 
@@ -77,7 +77,7 @@ class Driver:
         for name in self.coming:
             tokens, num_kv = self.kept[name]
             prefix = self.files.prefix(self.engine, make_request(name), tokens, [num_kv])
-            self.engine.bring_back(name, prefix)
+            self.engine.parking.bring_back(name, prefix)
         self.coming = []
 
     def step(self) -> None:
@@ -211,12 +211,12 @@ def test_a_disk_that_kept_nothing_costs_time_and_no_answer(driver):
     driver.park()
     [kept] = driver.leaving
     driver.engine.release(kept)
-    driver.engine.written("long")
+    driver.engine.parking.written("long")
     driver.leaving = []
     while driver.running():
         driver.step()
     driver.ask_back()
-    driver.engine.bring_back("long", None)
+    driver.engine.parking.bring_back("long", None)
     driver.coming = []
     driver.run()
     driver.check_answers()

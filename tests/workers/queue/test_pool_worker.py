@@ -18,6 +18,7 @@ class Engine(FakeEngine):
     def __init__(self):
         super().__init__(lambda: None)
         self.dropped = []
+        self.parking = SimpleNamespace(displaced=list, returning=lambda: None)
 
     def add(self, request, journal=(), *, prefix=None, keep=False, behind=False):
         super().add(request, journal)
@@ -25,14 +26,6 @@ class Engine(FakeEngine):
     def suspend(self, request_id):
         return None
 
-    def behind(self, state_every_ms):
-        return []
-
-    def displaced(self):
-        return []
-
-    def returning(self):
-        return None
 
     def release(self, kept):
         pass
