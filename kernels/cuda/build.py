@@ -54,7 +54,7 @@ def fatbin(folder: Path | None = None) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".kernels-", dir=path.parent) as aside:
             made = Path(aside) / path.name
-            _nvcc("-fatbin", *_for(*TARGETS, ptx="80"), "-o", str(made))
+            _nvcc("-fatbin", "--threads=0", *_for(*TARGETS, ptx="80"), "-o", str(made))
             made.replace(path)  # whole or not at all, whoever else builds it now
     return path
 

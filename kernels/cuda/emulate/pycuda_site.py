@@ -3,7 +3,7 @@
 It lies in a folder of its own under build/cuda (site(): what to put in front of sys.path), not in
 the environment: a GPU's users have their own, from `pip install lockstep[gpu]`. Headers come from a
 CUDA toolkit, else from NVIDIA's wheels; an empty library stands in for the driver while it links.
-Unoptimised, on all cores: half a minute on two.
+Unoptimised, on all cores: some twenty seconds on two.
 """
 
 import fcntl
@@ -28,7 +28,7 @@ HEADERS: Final = ("nvidia-cuda-runtime==13.0.*", "nvidia-cuda-profiler-api==13.0
 WANTED: Final = ("cuda.h", "cudaProfiler.h")
 STUB: Final = "int cuInit(unsigned flags) { return 100; }\n"
 
-# setup.py of PyCUDA, its 40 files compiled side by side.
+# setup.py of PyCUDA, its files compiled side by side.
 PARALLEL: Final = """
 import os, runpy, sys
 from concurrent.futures import ThreadPoolExecutor
@@ -97,6 +97,7 @@ def _source(aside: Path, flags: str) -> Path:
     with tarfile.open(archive) as packed:
         packed.extractall(source, filter="data")
     root = source / archive.name.removesuffix(".tar.gz")
+    _as_one(root / "bpl-subset" / "bpl_subset" / "libs" / "python" / "src")
     include, stub = _headers(aside), aside / "stub"
     stub.mkdir()
     (stub / "stub.c").write_text(STUB)
@@ -108,6 +109,16 @@ def _source(aside: Path, flags: str) -> Path:
         f"CXXFLAGS = {flags}\nLDFLAGS = ['-Wl,--no-as-needed']\n"
     )
     return root
+
+
+def _as_one(folder: Path) -> None:
+    """Boost.Python's files become one: each would read the same headers for longer than its own."""
+    parts = sorted(folder.rglob("*.cpp"))
+    assert len(parts) > 20, folder
+    for part in parts:
+        part.rename(part.with_suffix(".part"))
+    names = (part.with_suffix(".part").relative_to(folder) for part in parts)
+    (folder / "whole.cpp").write_text("".join(f'#include "{name}"\n' for name in names))
 
 
 def _headers(aside: Path) -> Path:
