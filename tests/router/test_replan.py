@@ -53,11 +53,14 @@ def test_an_idle_pool_takes_what_a_busy_one_keeps_waiting():
     assert "sooner than gpu" in found[0].reason
 
 
-def test_the_most_urgent_are_moved_first():
-    late = [wanted(f"b{n}", "batch", kept_tokens=990) for n in range(9)]
-    queue = (*late, wanted("s", "standard", kept_tokens=990))
-    found = moves([gpu(32, sla="standard", queue=queue), cpu()], [Job(one, "gpu") for one in queue])
-    assert found[0].request_id == "s"
+def test_who_has_waited_longest_is_moved_first():
+    queue = tuple(
+        replace(wanted(f"q{n}", "batch", kept_tokens=990), arrival_ms=NOW_MS - n) for n in range(20)
+    )
+    busy = gpu(32, sla="standard", queue=queue)
+    found = [move.request_id for move in moves([busy, cpu()], [Job(one, "gpu") for one in queue])]
+    assert len(found) > 1
+    assert found == sorted(found, key=lambda name: -int(name[1:]))
 
 
 def test_what_runs_slowly_comes_to_an_idle_fast_pool():
