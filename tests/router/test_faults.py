@@ -6,6 +6,7 @@ The numbers are those of the list that the names were taken from: priority, SLA,
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as with_fields
 
 from router.burden import has_room
 from router.placement import place
@@ -53,8 +54,6 @@ def test_fault_6_what_can_never_fit_is_refused_and_blocks_nobody():
 @pytest.mark.parametrize("error", [0.1, 1.0, 10.0])
 def test_fault_7_an_idle_pool_always_gets_what_waits_however_wrong_its_model_is(sla, error):
     slow = {name: getattr(gpu().cost, name) * error for name in ("fixed_ms", "prefill_ms")}
-    from msgspec.structs import replace as with_fields
-
     idle = replace(gpu(), cost=with_fields(gpu().cost, **slow))
     assert placed(wanted(sla=sla), idle).pool == "gpu"
     assert placed(wanted(sla=sla, prompt=200_000), idle, cpu()).kind != "wait"

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as with_fields
 
 from router.placement import Switches, place
 from tests.router.node_pictures import CPU_COST, NOW_MS, TABLE, cpu, gpu, wanted
@@ -63,16 +64,10 @@ def test_a_deadline_that_an_idle_node_cannot_keep_is_refused_with_the_reason():
 
 
 def test_a_model_that_is_known_to_be_wrong_refuses_less():
-    unsure = replace(gpu(), cost=replace_cost(gpu().cost, error=0.9))
+    unsure = replace(gpu(), cost=with_fields(gpu().cost, error=0.9))
     late = wanted(prompt=20_000, deadline_ms=NOW_MS + 5_000)
     assert placed(late, gpu()).kind == "refuse"
     assert placed(late, unsure).kind == "gpu"
-
-
-def replace_cost(cost, **fields):
-    from msgspec.structs import replace as with_fields
-
-    return with_fields(cost, **fields)
 
 
 def test_the_door_refuses_what_would_be_later_than_promised_and_says_when_to_come():
@@ -101,5 +96,5 @@ def test_a_pool_that_says_no_cost_yet_makes_the_plain_rule_hold():
 
 def test_the_faster_pool_is_whichever_is_faster():
     """LOCKSTEP_GPU=emulate is some hundred times slower than the CPU."""
-    slow = replace_cost(CPU_COST, fixed_ms=10_000.0, prefill_ms=1_000.0)
+    slow = with_fields(CPU_COST, fixed_ms=10_000.0, prefill_ms=1_000.0)
     assert placed(wanted(), replace(gpu(), cost=slow), cpu()).kind == "cpu"
