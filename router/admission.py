@@ -12,9 +12,9 @@ is taken as long as it waits no longer than was promised in all.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router.forecast import cost_of, empty_ttft_ms
-from router.pools import Wanted
-from router.ways import Way
+from router.forecast import Forecast, forecast
+from router.pools import PoolView, Wanted
+from router.ways import Way, handed_over
 from workers.sla import SlaTable
 
 
@@ -35,27 +35,48 @@ def refusal(wanted: Wanted, ways: Sequence[Way], table: SlaTable, now_ms: int) -
 
 def late_ms(wanted: Wanted, way: Way, table: SlaTable, now_ms: int) -> float:
     """By how much it would break the promise that it breaks most; not above 0: it keeps all."""
-    promise, told = table[wanted.sla], way.forecast
+    promise, told, idle = table[wanted.sla], way.forecast, idle_forecast(wanted, way, table)
     since_ms = max(0, now_ms - wanted.arrival_ms)
-    output = (way.then or way.pool).output_of(wanted)
-    idle_ttft_ms = empty_ttft_ms(wanted, way.pool)
-    idle_tpot_ms = cost_of(way.then or way.pool).step_ms(1, wanted.prompt_tokens)
-    idle_end_ms = idle_ttft_ms + idle_tpot_ms * (output - 1)
     parts = [float("-inf")]
     if promise.ttft_ms is not None and not wanted.output_tokens:
-        allowed_ms = allowed(promise.ttft_ms, idle_ttft_ms)
+        allowed_ms = allowed(promise.ttft_ms, idle.ttft_ms)
         parts.append(since_ms + told.ttft_ms - allowed_ms)
     if promise.tpot_ms is not None:  # some of those that run must end first
-        slower_ms = told.tpot_ms - max(promise.tpot_ms, idle_tpot_ms)
-        parts.append(slower_ms * output)
+        slower_ms = told.tpot_ms - allowed(promise.tpot_ms, idle.tpot_ms)
+        parts.append(slower_ms * (way.then or way.pool).output_of(wanted))
     if promise.deadline_ms is not None:
-        parts.append(since_ms + told.end_ms - allowed(promise.deadline_ms, idle_end_ms))
+        parts.append(since_ms + told.end_ms - allowed(promise.deadline_ms, idle.end_ms))
     if wanted.deadline_ms is not None:
         own_ms = max(1, wanted.deadline_ms - wanted.arrival_ms)
-        parts.append(since_ms + told.end_ms - allowed(own_ms, idle_end_ms))
+        parts.append(since_ms + told.end_ms - allowed(own_ms, idle.end_ms))
     return max(parts)
 
 
+def idle_forecast(wanted: Wanted, way: Way, table: SlaTable) -> Forecast:
+    """The same way, if the node had nothing else to do."""
+    first = emptied(way.pool)
+    told = forecast(wanted, first, table)
+    if way.then is None:
+        return told
+    then = emptied(way.then)
+    return handed_over(wanted, first, told, then, forecast(wanted, then, table))
+
+
+def emptied(pool: PoolView) -> PoolView:
+    """The pool without what runs and waits in it."""
+    return PoolView(
+        name=pool.name,
+        model=pool.model,
+        cost=pool.cost,
+        places=pool.places,
+        free_blocks=pool.total_blocks,
+        total_blocks=pool.total_blocks,
+        sequence_blocks=pool.sequence_blocks,
+        step_tokens=pool.step_tokens,
+        output_tokens=pool.output_tokens,
+    )
+
+
 def allowed(promised_ms: float, idle_ms: float) -> float:
-    """What is promised; where an idle node takes longer than that, so much waiting beside it."""
+    """What is promised; where an idle node takes longer than that, so much more beside it."""
     return promised_ms if idle_ms <= promised_ms else idle_ms + promised_ms

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.admission import late_ms, refusal
+from router.admission import idle_forecast, late_ms, refusal
 from router.forecast import Forecast
+from router.placement import place
 from router.pools import PoolView, Wanted
 from router.ways import Way
 from workers.cost import CostModel
@@ -58,16 +59,31 @@ def test_the_best_way_decides():
 
 
 def test_what_even_an_idle_node_cannot_keep_may_wait_as_long_as_was_promised():
-    """An idle pool takes 5 s for this prompt, 1 s was promised: refusing would help nobody."""
+    """Refusing would help nobody."""
     long = wanted(prompt=5000)
-    assert refusal(long, [way(ttft_ms=5100.0)], TABLE, 0) is None
-    assert refusal(long, [way(ttft_ms=9000.0)], TABLE, 0).retry_ms == pytest.approx(2900.0)
+    idle_ms = idle_forecast(long, way(), TABLE).ttft_ms
+    assert idle_ms > 5000  # and one second is promised
+    assert refusal(long, [way(ttft_ms=idle_ms + 900)], TABLE, 0) is None
+    assert refusal(long, [way(ttft_ms=idle_ms + 2500)], TABLE, 0).retry_ms == pytest.approx(1500)
 
 
 def test_a_pool_whose_pace_is_slower_than_promised_is_no_reason_to_refuse():
     slow = PoolView(name="cpu", model="m", cost=CostModel(fixed_ms=80, prefill_ms=1), places=4)
-    assert refusal(wanted(), [way(slow, tpot_ms=80.0)], TABLE, 0) is None
-    assert refusal(wanted(), [way(slow, tpot_ms=90.0)], TABLE, 0).retry_ms == 200.0
+    assert refusal(wanted(), [way(slow, tpot_ms=120.0)], TABLE, 0) is None
+    assert refusal(wanted(), [way(slow, tpot_ms=140.0)], TABLE, 0).retry_ms == pytest.approx(200)
+
+
+@pytest.mark.parametrize("fixed_ms", [1, 40, 49.9, 60, 500, 5000])
+@pytest.mark.parametrize("sla", TABLE.names)
+def test_an_idle_node_takes_whatever_it_can_hold(fixed_ms, sla):
+    """However slow it is, and whatever was promised: nobody would be served by refusing."""
+    cost = CostModel(fixed_ms=fixed_ms, decode_ms=5, prefill_ms=4, context_us=2000)
+    sizes = {"places": 1, "total_blocks": 64, "free_blocks": 64, "sequence_blocks": 64}
+    pool = PoolView(name="cpu", model="m", cost=cost, **sizes)
+    for prompt in (1, 200, 8000):
+        asked = wanted(sla, prompt=prompt, max_tokens=200)
+        plan = place(asked, None, [pool], TABLE, 0, backlog=dict.fromkeys(TABLE.names, 0))
+        assert plan.kind == "cpu", plan
 
 
 @given(
