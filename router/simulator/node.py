@@ -32,6 +32,7 @@ from workers.wire import PoolLoad
 
 REPORT_MS: Final = 500.0  # workers/queue/pool_worker.py
 REPLAN_MS: Final = 1000.0
+FULL_PAUSE_MS: Final = 50.0  # router/loop.py
 
 
 class Policy(Protocol):
@@ -78,9 +79,11 @@ class Node:
         self.closes_ms = FOREVER  # conversations ask nothing after that
         self.num_accepted = self.num_ended = self.num_refused = 0
         self._views: tuple[PoolView, ...] | None = None
+        self._seen_by_held: tuple[PoolView, ...] = ()
         self._loads: list[PoolLoad] = []
         self._loads_at = float("-inf")
-        self._is_turning = False
+        self._is_turning = self._is_asked = False
+        self._turned_ms = float("-inf")
         for pool in pools.values():
             pool.on_first, pool.on_end = self._first_token, self._ended
         self._is_replanning = False
@@ -119,12 +122,38 @@ class Node:
     # --- the router ---
 
     def turn(self) -> None:
-        """As router/loop.py: what is held, what is read, what the pools claim."""
+        """As router/loop.py: what is read, what is held, what the pools claim.
+
+        While something is held the router pauses between two turns; pools claim when they can.
+        """
         if self._is_turning:
             return
         self._is_turning = True
+        if self.held and self.clock.now_ms < self._turned_ms + FULL_PAUSE_MS:
+            self._turn_later()
+        else:
+            self._turned_ms = self.clock.now_ms
+            self._place_all()
+        for name in self.pools:
+            self._claim(name)
+        self._is_turning = False
+
+    def _turn_later(self) -> None:
+        if not self._is_asked:
+            self._is_asked = True
+            self.clock.at(self._turned_ms + FULL_PAUSE_MS, self._turn_now)
+
+    def _turn_now(self) -> None:
+        self._is_asked = False
+        self.turn()
+
+    def _place_all(self) -> None:
+        """Those that wait here take turns, unless nothing has changed since they last did."""
         self._views = None
-        self._read()
+        views = self.views()
+        if not self._read() and views == self._seen_by_held:
+            return
+        self._seen_by_held = views
         lines: dict[str, list[Job]] = {sla: [] for sla in self.table.names}
         for job in sorted(self.held, key=self._rank):
             lines[job.sla].append(job)
@@ -133,19 +162,17 @@ class Node:
         for sla in self.turns.order({sla: len(line) for sla, line in lines.items()}):
             if self._place(next(tried[sla])):
                 self.turns.served(sla)
-        for name in self.pools:
-            self._claim(name)
-        self._is_turning = False
 
-    def _read(self) -> None:
-        """What some queue has room for."""
+    def _read(self) -> bool:
+        """What some queue has room for.   False: nothing new is held."""
         waiting = self._backlog()
         if not any(waiting.values()):
-            return
+            return False
         held = Counter(job.sla for job in self.held)
         room = room_of(waiting, held, self.views(), self.table)
         for sla, count in room.items():
             self.held += [self.streams[sla].popleft() for _ in range(count)]
+        return any(room.values())
 
     def _place(self, job: Job) -> bool:
         """False: it is held."""
@@ -276,6 +303,14 @@ class Node:
         job.state, job.pool = WAITING, to_pool
         self.queues[to_pool].insert(0, job)
         self.clock.after(0.0, self.turn)
+
+    def lose(self, name: str) -> None:
+        """A pool dies. What it had goes back to its queue (reap.lua), and replan looks after it."""
+        jobs = self.pools[name].lose()
+        for job in jobs:
+            job.state = WAITING
+        self.queues[name] = sorted([*jobs, *self.queues[name]], key=self._rank)
+        self._loads_at, self._views = float("-inf"), None
 
     def _replan(self) -> None:
         self._views = None
