@@ -94,9 +94,9 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
         """Prefill tokens, 0 to `longest`, that keep a step with these decodes within budget_ms."""
         room_ms = budget_ms - self.step_ms(decodes, context_tokens)
         token_ms = self.token_ms(prefill_context)
-        if room_ms >= token_ms * longest:
-            return longest
-        return max(0, int(room_ms / token_ms))
+        if room_ms <= 0:
+            return 0
+        return longest if room_ms >= token_ms * longest else int(room_ms / token_ms)
 
     def bytes_of(self, tokens: float) -> float:
         """KV and state of a sequence of so many tokens."""

@@ -63,3 +63,8 @@ def test_a_chunk_fits_its_budget_and_one_token_more_does_not(budget, decodes, re
         assert MODEL.step_ms(decodes, read, chunk, before) <= budget + 1e-6
     if chunk < most:
         assert MODEL.step_ms(decodes, read, chunk + 1, before) > budget - 1e-6
+
+
+def test_a_model_in_which_prompts_cost_nothing_divides_by_nothing():
+    free = CostModel(fixed_ms=50.0)
+    assert (free.chunk(40, 0, 0, 0, 512), free.chunk(60, 0, 0, 0, 512)) == (0, 512)
