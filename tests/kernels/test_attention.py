@@ -1,5 +1,7 @@
 """attention and store_kv: tokens against the paged float16 keys and values of their sequences."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -12,18 +14,28 @@ SHAPES = [  # lengths, heads, kv heads, head dim
 ]  # fmt: skip
 
 
+@cache
+def seen(side, lengths, shape, rows=None, window=0):
+    """What these tokens (absent: all) of a conversation see, and its memory: once for all sides.
+
+    lengths, rows are tuples; shape is heads, kv heads, head dim
+    """
+    talk = Conversation(list(lengths), *shape)
+    rows = np.array(range(sum(lengths)) if rows is None else rows)
+    kv = talk.stored(side)
+    return talk, kv, rows, talk.attend(side, kv, rows, window)
+
+
 @pytest.mark.parametrize(("lengths", "heads", "kv_heads", "head_dim"), SHAPES)
 def test_attention_agrees_with_the_judge(ops, judge, tolerance, lengths, heads, kv_heads, head_dim):
-    talk = Conversation(lengths, heads, kv_heads, head_dim)
-    kv, rows = talk.stored(judge), np.arange(sum(lengths))
-    close(talk.attend(judge, kv, rows), talk.attend(ops, kv, rows), tolerance["attention"])
+    talk, kv, rows, out = seen(judge, tuple(lengths), (heads, kv_heads, head_dim))
+    close(out, talk.attend(ops, kv, rows), tolerance["attention"])
 
 
 @pytest.mark.parametrize(("lengths", "heads", "kv_heads", "head_dim"), SHAPES)
 def test_attention_has_the_bits_of_the_law(ops, scalar, lengths, heads, kv_heads, head_dim):
-    talk = Conversation(lengths, heads, kv_heads, head_dim)
-    kv, rows = talk.stored(scalar), np.arange(sum(lengths))
-    same_bits(talk.attend(scalar, kv, rows), talk.attend(ops, kv, rows))
+    talk, kv, rows, out = seen(scalar, tuple(lengths), (heads, kv_heads, head_dim))
+    same_bits(out, talk.attend(ops, kv, rows))
 
 
 def test_a_token_does_not_see_later_ones(ops):
@@ -43,11 +55,10 @@ WINDOWS = (1, 5, 63, 64, 65, 100, 256, 300)  # 300: all there is
 def test_a_window_agrees_with_judge_and_law(
     ops, judge, scalar, tolerance, window, heads, kv_heads, head_dim
 ):
-    talk = Conversation([300, 70], heads, kv_heads, head_dim)
-    rows = np.array([0, 1, 4, 62, 63, 64, 65, 127, 128, 200, *range(255, 300), 300, 301, 369])
-    kv = talk.stored(judge)
-    law = talk.attend(scalar, kv, rows, window)
-    close(talk.attend(judge, kv, rows, window), law, tolerance["attention"])
+    rows = (0, 1, 4, 62, 63, 64, 65, 127, 128, 200, *range(255, 300), 300, 301, 369)
+    wanted = (300, 70), (heads, kv_heads, head_dim), rows, window
+    talk, kv, rows, law = seen(scalar, *wanted)
+    close(seen(judge, *wanted)[-1], law, tolerance["attention"])
     same_bits(law, talk.attend(ops, kv, rows, window))
 
 
@@ -56,11 +67,10 @@ def test_a_window_agrees_with_judge_and_law(
 def test_keys_shared_out_over_threads_have_the_bits_of_the_law(
     ops, scalar, window, heads, kv_heads, head_dim
 ):
-    talk = Conversation([1100, 3, 577], heads, kv_heads, head_dim)
-    kv = talk.stored(scalar)
-    for rows in ([1099], [1099, 1102], [1098, 1099, 1102, 1103 + 576], [1103 + 511]):
-        law = talk.attend(scalar, kv, np.array(rows), window)
-        same_bits(law, talk.attend(ops, kv, np.array(rows), window))
+    for some in ((1099,), (1099, 1102), (1098, 1099, 1102, 1103 + 576), (1103 + 511,)):
+        wanted = (1100, 3, 577), (heads, kv_heads, head_dim), some, window
+        talk, kv, rows, law = seen(scalar, *wanted)
+        same_bits(law, talk.attend(ops, kv, rows, window))
 
 
 def test_a_nan_among_keys_shared_out_spoils_its_own_head_only(ops, scalar):

@@ -4,6 +4,7 @@ Each must give the very bits of its parts, for every number of tokens, threads a
 """
 
 import dataclasses
+from functools import cache
 
 import numpy as np
 import pytest
@@ -90,26 +91,27 @@ def test_add_norm_has_the_bits_of_its_parts(ops, scalar, num_tokens, has_branch,
         same_rows(results[0][2], results[1][2])
 
 
-@pytest.mark.parametrize("window", [0, 70])
-@pytest.mark.parametrize("adjacent", [True, False])
-@pytest.mark.parametrize("shape", [(4, 2, 32), (9, 3, 64), (12, 2, 128), (2, 1, 72)])
-def test_attend_has_the_bits_of_its_parts(ops, scalar, shape, adjacent, window):
-    """Two sequences of which the second half of the tokens comes in this step."""
+@cache
+def attended(side, scalar, shape, adjacent, window):
+    """Two sequences of which the second half of the tokens comes in this step; once for a side."""
     heads, kv_heads, head_dim = shape
     talk = Conversation([140, 70], heads, kv_heads, head_dim)
     table = rope_table(1e4, head_dim // 2, 200, None, adjacent)
     rows = np.array([*range(70, 140), *range(175, 210)])
-    step = talk.step(rows)
-    width = heads * head_dim
-    results = []
-    for side in (scalar, ops):
-        kv = talk.stored(scalar)
-        out = empty(rows.size, heads, head_dim)
-        quants = quantized_rows(rows.size, width) if width % 32 == 0 else None
-        q, k, v = (np.ascontiguousarray(x[rows]) for x in (talk.q, talk.k, talk.v))
-        side.attend(out, quants, q, k, v, table, kv, 1, step, talk.scale, window)
-        results.append((out, quants, q, k, kv.blocks))
-    for expected, actual in zip(*results, strict=True):
+    step, kv, width = talk.step(rows), talk.stored(scalar), heads * head_dim
+    out = empty(rows.size, heads, head_dim)
+    quants = quantized_rows(rows.size, width) if width % 32 == 0 else None
+    q, k, v = (np.ascontiguousarray(x[rows]) for x in (talk.q, talk.k, talk.v))
+    side.attend(out, quants, q, k, v, table, kv, 1, step, talk.scale, window)
+    return out, quants, q, k, kv.blocks
+
+
+@pytest.mark.parametrize("window", [0, 70])
+@pytest.mark.parametrize("adjacent", [True, False])
+@pytest.mark.parametrize("shape", [(4, 2, 32), (9, 3, 64), (12, 2, 128), (2, 1, 72)])
+def test_attend_has_the_bits_of_its_parts(ops, scalar, shape, adjacent, window):
+    law = attended(scalar, scalar, shape, adjacent, window)
+    for expected, actual in zip(law, attended(ops, scalar, shape, adjacent, window), strict=True):
         if isinstance(expected, np.ndarray):
             same_bits(expected, actual)
         elif expected is not None:
