@@ -21,6 +21,7 @@ from redis.exceptions import ConnectionError as StoreAway
 from redis.exceptions import TimeoutError as StoreSilent
 
 from ingest.unread import known
+from workers.promises import pressure
 from workers.settings import settings
 from workers.store import Promoted, Store
 from workers.wire import END_ENTRY_ID, TERMINAL, EndEvent, Keys, Pressure, TokenEvent
@@ -128,12 +129,12 @@ class Client:
 
     def pressure(self, sla: str) -> Pressure | None:
         """How full a class is: its producers do well to wait while it refuses. None: not known."""
-        return self.store.pressure(sla)
+        return pressure(self.store, sla)
 
     def wait_for_room(self, sla: str, patience_s: float) -> None:
         """Waits while the class takes nothing more. Raises Overloaded after patience_s."""
         end = time.monotonic() + patience_s
-        while (told := self.store.pressure(sla)) is not None and told.waiting >= told.most:
+        while (told := pressure(self.store, sla)) is not None and told.waiting >= told.most:
             left_s = end - time.monotonic()
             if left_s <= 0:
                 raise Overloaded(sla, told)

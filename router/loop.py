@@ -33,6 +33,7 @@ from router.sight import Sight
 from router.turns import Turns
 from workers.address import Networks
 from workers.log import logger
+from workers.promises import tell_promises
 from workers.sla import SlaTable
 from workers.store import Store
 from workers.text.text_model import TextModel
@@ -101,7 +102,7 @@ class Router:
         """At the start, and again after the store was away: the groups, and what was left over."""
         self.held = []
         self.consumer.join()
-        self.store.tell_promises()
+        tell_promises(self.store)
         self.say_alive()
         self.sight.forget()
         self.handle(self.consumer.own_pending())
@@ -158,7 +159,7 @@ class Router:
             return
         self._housekeeping_at = now
         self.consumer.renew()
-        self.store.tell_promises()
+        tell_promises(self.store)
         self.handle(self.consumer.abandoned(int(self.store.lease_s * 1000)))
 
     def handle(self, entries: Iterable[Entry]) -> None:

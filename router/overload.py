@@ -16,6 +16,7 @@ from router.pressure import pressure_of
 from router.refusal import Refused
 from workers.address import Networks
 from workers.log import logger
+from workers.promises import press
 from workers.sla import SlaTable
 from workers.store import Store
 from workers.wire import Pressure
@@ -54,7 +55,7 @@ class Overload:
             )
             for sla in self.table
         }
-        self.store.press(pressures)
+        press(self.store, pressures)
         for name, pressure in pressures.items():
             if pressure.waiting > pressure.most:
                 self.shed(name, pressure)

@@ -28,6 +28,8 @@ VOCABULARY = {
     "workers.settings",
     "workers.store",
     "workers.placed",
+    "workers.promises",
+    "workers.script",
     "workers.text",
     "workers.address",
     "workers.log",

@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Self, cast
 
 import msgspec
@@ -18,8 +17,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import OutOfMemoryError, RedisError
 from redis.retry import Retry
 
+from workers.script import Value, flat, script_text, text, texts
 from workers.settings import Settings
-from workers.sla import SlaClass, SlaTable
+from workers.sla import SlaTable
 from workers.wire import (
     GROUP,
     KEEP_S,
@@ -28,7 +28,6 @@ from workers.wire import (
     Keys,
     Planned,
     PoolLoad,
-    Pressure,
     Request,
     TokenEvent,
     WebhookTarget,
@@ -46,11 +45,7 @@ from workers.wire_fields import (
 
 OF_FILES: Final = ("writing", "tokens", "generation", "used_ms", "unsaved")  # of a session's hash
 CLASSES: Final = SlaTable()
-LUA: Final = Path(__file__).parent / "lua"
-PRESSURE_TTL_S: Final = 5
 UNPLANNED: Final = Planned()
-Value = str | bytes | int | float
-Fields = Mapping[str, str | int | bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +86,6 @@ class Promoted:
     result: str
     sla: str
     was: str
-
-
-def script_text(name: str) -> str:
-    """The script with the files of its `-- include NAME` lines in their places."""
-    lines = (LUA / f"{name}.lua").read_text().splitlines()
-    return "\n".join(
-        script_text(line.removeprefix("-- include ")) if line.startswith("-- include ") else line
-        for line in lines
-    )
-
-
-def flat(fields: Fields) -> list[Value]:
-    """Fields as scripts take them: name, value, name, value, ..."""
-    return [item for pair in fields.items() for item in pair]
 
 
 class Store:
@@ -336,30 +317,6 @@ class Store:
         keys = [self.keys.job(request_id), self.keys.control]
         return text(self.run("move", keys, request_id, pool, reason))
 
-    # --- what the classes promise, and how full they are ---
-
-    def tell_promises(self) -> None:
-        """Write what the classes promise, for the scripts that count whether it was kept."""
-        promises = {sla.name: msgspec.json.encode(promised(sla)) for sla in self.table}
-        with self.redis.pipeline(transaction=True) as pipeline:
-            pipeline.delete(self.keys.sla)
-            pipeline.hset(self.keys.sla, mapping=cast(Any, promises))
-            pipeline.expire(self.keys.sla, KEEP_S)
-            pipeline.execute()
-
-    def press(self, pressures: Mapping[str, Pressure]) -> None:
-        """Tell producers how full the classes are; after PRESSURE_TTL_S nothing is known."""
-        with self.redis.pipeline(transaction=False) as pipeline:
-            for sla, pressure in pressures.items():
-                told = msgspec.json.encode(pressure)
-                pipeline.set(self.keys.pressure(sla), told, ex=PRESSURE_TTL_S)
-            pipeline.execute()
-
-    def pressure(self, sla: str) -> Pressure | None:
-        """How full a class is; None: no router has said it lately."""
-        told = cast(bytes | None, self.redis.get(self.keys.pressure(sla)))
-        return None if told is None else msgspec.json.decode(told, type=Pressure)
-
     # --- what anybody may read ---
 
     def job(self, request_id: str) -> dict[str, Any] | None:
@@ -394,20 +351,6 @@ class Store:
         return [msgspec.json.decode(report, type=PoolLoad) for report in reports if report]
 
 
-def promised(sla: SlaClass) -> dict[str, int]:
-    """What a class promises; what it does not is left out."""
-    said = {"ttft_ms": sla.ttft_ms, "tpot_ms": sla.tpot_ms, "deadline_ms": sla.deadline_ms}
-    return {name: value for name, value in said.items() if value is not None}
-
-
 def is_full(error: Exception) -> bool:
     """Whether the store refuses writes, for its memory is full or its disk (MISCONF)."""
     return isinstance(error, OutOfMemoryError) or str(error).startswith("MISCONF")
-
-
-def text(reply: bytes) -> str:
-    return reply.decode()
-
-
-def texts(reply: list[bytes]) -> list[str]:
-    return [item.decode() for item in reply]

@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from workers.store import Store, Value, flat, texts
+from workers.script import Value, flat, texts
+from workers.store import Store
 from workers.wire import KEEP_S, POOLS, EndEvent, PoolLoad, Request, TokenEvent, token_entry_id
 from workers.wire_fields import end_fields, token_fields
 

@@ -14,6 +14,7 @@ from ingest.command.classes import Row, class_rows, classes_table
 from ingest.command.failure import Failure
 from ingest.pulse import Pulse, take_pulse
 from ingest.unread import known
+from workers.promises import pressure
 from workers.settings import settings
 from workers.store import Store
 from workers.wire import PoolLoad
@@ -36,8 +37,8 @@ def status(
     """Print what is known of a request, or how the node is."""
     store = Store.of(settings())
     if request_id is None:
-        pressures = {sla: store.pressure(sla) for sla in store.keys.classes}
-        told = {sla: pressure for sla, pressure in pressures.items() if pressure is not None}
+        pressures = {sla: pressure(store, sla) for sla in store.keys.classes}
+        told = {sla: one for sla, one in pressures.items() if one is not None}
         pulse = take_pulse(store)
         show_node(pulse, class_rows(pulse, store.table, told), as_json)
     else:

@@ -7,6 +7,7 @@ from router.loop import Router
 from tests.router.conftest import MODEL
 from workers.address import parse_networks
 from workers.cost import CostModel
+from workers.promises import pressure
 from workers.sla import SlaClass, SlaTable
 from workers.wire import Keys, PoolLoad
 from workers.worker_store import WorkerStore
@@ -63,15 +64,15 @@ def test_more_than_the_class_may_have_waiting_are_ended_newest_first(store, make
 
 
 def test_producers_are_told_how_full_a_class_is(store, make_router):
-    assert store.pressure("batch") is None
+    assert pressure(store, "batch") is None
     router = make_router()
     for number in range(5):
         add(store, number)
     router.turn()
-    told = store.pressure("batch")
+    told = pressure(store, "batch")
     assert (told.waiting, told.most) == (5, 2)
     assert 0 < store.redis.ttl(store.keys.pressure("batch")) <= 5
-    assert store.pressure("realtime").waiting == 0
+    assert pressure(store, "realtime").waiting == 0
 
 
 def test_what_would_break_the_promise_is_ended_with_the_time_at_which_it_would_not(
@@ -82,7 +83,7 @@ def test_what_would_break_the_promise_is_ended_with_the_time_at_which_it_would_n
     for number in range(40):
         add(store, number, "realtime")
     router.turn()
-    told = store.pressure("realtime")
+    told = pressure(store, "realtime")
     shed = [code == "overloaded" for code in ends(store, 40)]
     assert shed == sorted(shed)  # the newest went
     assert 0 < sum(shed) == told.waiting - told.most
