@@ -7,7 +7,7 @@ import pytest
 from kernels.cpu.host import CpuOps, usable_isas
 from kernels.cuda.emulate.host import emulated_ops
 from kernels.reference import ReferenceOps
-from tests.kernels.cuda.conftest import gpu, pycuda_place
+from tests.kernels.cuda.devices import gpu, pycuda_place
 from tests.kernels.cuda.round_trip import round_trip_ops
 from tests.kernels.scalar_ops import ScalarOps, compile_model
 

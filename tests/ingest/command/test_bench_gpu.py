@@ -11,7 +11,7 @@ from ingest.command.bench.gpu.standin import standin
 from ingest.command.failure import Failure
 from kernels.layout import dequantize_blocks, unpack_matrix
 from kernels.ops import BLOCK_TOKENS
-from tests.kernels.cuda.conftest import pycuda_place
+from tests.kernels.cuda.devices import pycuda_place
 
 __all__ = ["pycuda_place"]  # a fixture
 

@@ -10,7 +10,7 @@ import pytest
 
 from kernels.cuda.emulate.driver import environment
 from tests.kernels.cases import same_bits
-from tests.kernels.cuda.conftest import pycuda_place
+from tests.kernels.cuda.devices import pycuda_place
 from tests.workers.conftest import GOLDEN
 
 __all__ = ["pycuda_place"]  # a fixture

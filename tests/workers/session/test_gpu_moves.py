@@ -8,7 +8,7 @@ import os
 import pytest
 
 from kernels.cuda.emulate.driver import environment
-from tests.kernels.cuda.conftest import pycuda_place
+from tests.kernels.cuda.devices import pycuda_place
 from tests.workers.session.conftest import LONG
 from tests.workers.session.test_moves import moved, reused
 
