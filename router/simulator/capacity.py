@@ -159,6 +159,7 @@ def play(
         stop=lambda: (
             (outcome.is_cut and not is_patient) or (clock.now_ms >= end_ms and not node.jobs)
         ),
+        watch=(lambda: None) if invariants is None else invariants.check,
     )
     outcome.num_events = clock.num_events
     outcome.num_steps = sum(pool.engine.num_steps for pool in node.pools.values())

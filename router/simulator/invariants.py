@@ -59,7 +59,7 @@ class Invariants:
         for line in (*node.streams.values(), *node.queues.values()):
             there.update(job.id for job in line)
         for pool in node.pools.values():
-            there.update(pool.claimed)
+            there.update(list(pool.claimed))
         there.update(job.id for job in node.jobs.values() if job.state == MOVING)
         self._hold(there.keys() == node.jobs.keys(), "is lost", there.keys() ^ node.jobs.keys())
         self._hold(all(n == 1 for n in there.values()), "is in two places", there.most_common(1))
