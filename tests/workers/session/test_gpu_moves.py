@@ -13,11 +13,10 @@ from tests.workers.session.conftest import LONG
 from tests.workers.session.test_moves import moved, reused
 
 __all__ = ["pycuda_place"]  # a fixture
-MODELS = [("tiny_llama", "kernels"), ("tiny_qwen35", "kernels"), ("tiny_qwen35", "driver")]
+MODELS = [("tiny_llama", "kernels"), ("tiny_qwen35", "driver")]
 FAULTS = [
-    ("full_if", "tiny_llama", "kernels"),
     ("launch_error_if", "tiny_llama", "kernels"),
-    ("lost_if", "tiny_qwen35", "kernels"),
+    ("full_if", "tiny_qwen35", "kernels"),
     ("lost_if", "tiny_qwen35", "driver"),
 ]
 
