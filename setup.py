@@ -25,6 +25,10 @@ HEADERS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "kernels/cpu").glob("
 COMPILED = [  # hot typed code; each also runs uncompiled
     "kernels/cpu/host.py",
     "workers/engine/scheduler.py",
+    "workers/engine/line.py",
+    "workers/engine/pace.py",
+    "workers/engine/chunks.py",
+    "workers/engine/cost.py",
     "workers/engine/batch.py",
     "workers/engine/sequence.py",
     "workers/engine/sampler.py",

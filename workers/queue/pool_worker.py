@@ -205,6 +205,8 @@ class PoolWorker(BatchWorker):
     def has_work(self) -> bool:
         if self.engine.has_work():
             return True
+        if self.parking is not None:
+            self.parking.mind()  # whoever made others give way has ended
         self.take_load()  # what is reported while nothing runs
         return False
 

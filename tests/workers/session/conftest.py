@@ -41,6 +41,7 @@ class Pools:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
         environment |= {"LOCKSTEP_HOME": str(self.home), "LOCKSTEP_REDIS_URL": self.node.url}
         environment |= {"LOCKSTEP_THREADS": "1", "LOCKSTEP_KV_MIB": "64", "LOCKSTEP_GPU": "cpu"}
+        environment |= {"LOCKSTEP_CALIBRATE": "off"}
         environment |= {"LOCKSTEP_MODEL": self.model, "LOCKSTEP_LEASE_S": "4", **settings}
         command = [sys.executable, "-m", "workers.pool", pool]
         if step_s:
