@@ -6,16 +6,20 @@
 
 What is refused is told when it would be taken: waiting shrinks as time passes, so that is after as
 long as it would be too late. What an idle node could not keep either is no reason: such a request
-is taken as long as it waits no longer than was promised in all.
+is taken as long as it waits no longer than was promised in all. And a prediction counts less by
+what the cost model is wrong by: in doubt a request is taken.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from router.forecast import Forecast, forecast
+from router.forecast import Forecast, cost_of, forecast
 from router.pools import PoolView, Wanted
 from router.ways import Way, handed_over
 from workers.sla import SlaTable
+
+DOUBT_MOST: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ def refusal(wanted: Wanted, ways: Sequence[Way], table: SlaTable, now_ms: int) -
 
 def late_ms(wanted: Wanted, way: Way, table: SlaTable, now_ms: int) -> float:
     """By how much it would break the promise that it breaks most; not above 0: it keeps all."""
-    promise, told, idle = table[wanted.sla], way.forecast, idle_forecast(wanted, way, table)
+    promise, told, idle = table[wanted.sla], hopeful(way), idle_forecast(wanted, way, table)
     since_ms = max(0, now_ms - wanted.arrival_ms)
     parts = [float("-inf")]
     if promise.ttft_ms is not None and not wanted.output_tokens:
@@ -50,6 +54,15 @@ def late_ms(wanted: Wanted, way: Way, table: SlaTable, now_ms: int) -> float:
         own_ms = max(1, wanted.deadline_ms - wanted.arrival_ms)
         parts.append(since_ms + told.end_ms - allowed(own_ms, idle.end_ms))
     return max(parts)
+
+
+def hopeful(way: Way) -> Forecast:
+    """What is predicted, less what the pool's predictions are wrong by lately."""
+    error = max(cost_of(pool).error for pool in (way.pool, way.then) if pool is not None)
+    sure, told = 1 - min(DOUBT_MOST, error), way.forecast
+    return Forecast(
+        told.wait_ms * sure, told.ttft_ms * sure, told.tpot_ms * sure, told.end_ms * sure
+    )
 
 
 def idle_forecast(wanted: Wanted, way: Way, table: SlaTable) -> Forecast:

@@ -1,8 +1,11 @@
 """The door refuses what would wait longer than was promised, and says truly when it would not."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as with_fields
 
 from router.admission import idle_forecast, late_ms, refusal
 from router.forecast import Forecast
@@ -106,3 +109,13 @@ def test_after_the_time_that_is_told_it_would_be_taken(ttft_ms, tpot_ms, prompt,
         end_ms=end_ms - found.retry_ms,
     )
     assert late_ms(asked, later, TABLE, 0) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(0.0, 500.0), (0.2, 200.0), (0.5, None), (9.0, None)]
+)
+def test_a_prediction_counts_less_by_what_the_model_is_wrong_by(error, expected):
+    """A cost model that is wrong by far refuses nobody."""
+    unsure = replace(POOL, cost=with_fields(COST, error=error))
+    found = refusal(wanted(), [way(unsure, ttft_ms=1500.0)], TABLE, 0)
+    assert (found and found.retry_ms) == expected

@@ -33,6 +33,7 @@ SWEEPS: Final = 4  # over the five numbers after each step
 # context or to the tokens themselves is taken for the latter.
 PULLS: Final = (1e-3, 1e-3, 5e-3, 1e-3, 5e-3)
 ROUNDS: Final = 100  # through measured steps, until their numbers stand
+UNPROVEN: Final = 0.5  # error of what a few steps at start say, until real ones were seen
 LEAST_MS: Final = 0.05  # a step is not predicted to take less, so that errors have a measure
 
 
@@ -196,4 +197,4 @@ def learn(steps: list[tuple[float, Work]]) -> CostModel:
     for _ in range(ROUNDS):
         for ms, work in steps:
             cost.observe(ms, work)
-    return msgspec.structs.replace(cost.model(), samples=0, error=0.0)
+    return msgspec.structs.replace(cost.model(), samples=0, error=UNPROVEN)
