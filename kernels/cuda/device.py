@@ -39,7 +39,7 @@ class GpuDevice:
         self.name, self.sm, self.shared_bytes = driver.name, driver.sm, driver.shared_bytes
         self.driver = driver
         driver.load(kernels)
-        self._owner = threading.get_ident()
+        self._owner, self._is_closed = threading.get_ident(), False
         self.compute = driver.stream()
         self._drawn = driver.stream()  # on which a graph is drawn
         self._stream = self.compute  # of launches, now
@@ -158,7 +158,11 @@ class GpuDevice:
         self.driver.launch_graph(graph, self.compute)
 
     def close(self) -> None:
-        """Give everything back; its arrays are void. In the thread that opened it."""
+        """Give everything back; its arrays are void. In the thread that opened it, any number of
+        times."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         for channel in (self._writing, self._near, self._behind):
             channel.close()
         del self.compute, self._stream, self._drawn

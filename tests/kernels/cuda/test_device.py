@@ -141,3 +141,8 @@ def test_runs_are_the_bytes_of_a_view_in_order(parts):
         np.concatenate(found), np.ascontiguousarray(view).reshape(-1).view(np.uint8)
     )
     assert len(distances) * run == view.nbytes
+
+
+def test_a_closed_device_may_be_closed_again(told):
+    code = "from kernels.cuda.device import open_device\nd = open_device()\n"
+    assert told(code + "d.close()\nd.close()\nprint('closed')", "") == "closed"
