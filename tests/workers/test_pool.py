@@ -35,7 +35,8 @@ def pools(redis_url, tmp_path, model_home):
     def start(pool, **settings):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
         environment |= {"LOCKSTEP_HOME": str(tmp_path), "LOCKSTEP_REDIS_URL": redis_url}
-        environment |= {"LOCKSTEP_THREADS": "1", "LOCKSTEP_KV_MIB": "64", **settings}
+        environment |= {"LOCKSTEP_THREADS": "1", "LOCKSTEP_KV_MIB": "64"}
+        environment |= {"LOCKSTEP_CALIBRATE": "off", **settings}
         command = [sys.executable, "-m", "workers.pool", pool]
         started.append(subprocess.Popen(command, env=environment, cwd=ROOT))
         return started[-1]
@@ -57,7 +58,7 @@ def ask(node, text, request_id, prompt, max_tokens, pool="cpu", **params):
 def test_the_model_answers(node, pools, text):
     ask(node, text, "france", "The capital of France is", 4)
     ask(node, text, "count", "1, 2, 3, 4,", 12)
-    pools("cpu")
+    pools("cpu", LOCKSTEP_CALIBRATE="auto")
     node.until_ended("france", "count", seconds=120)
     node.check_ended("france")
     assert node.store.job("france")["text"].startswith(" Paris")
