@@ -18,6 +18,10 @@ HASHES = json.loads((ROOT / "kernels/cpu/build_hash.json").read_text())
 HOST_CODE = [
     "kernels/cpu/host.py",
     "workers/engine/scheduler.py",
+    "workers/engine/line.py",
+    "workers/engine/pace.py",
+    "workers/engine/chunks.py",
+    "workers/engine/cost.py",
     "workers/engine/batch.py",
     "workers/engine/sequence.py",
     "workers/engine/sampler.py",

@@ -14,8 +14,8 @@ slot for their state. A sequence may get it with a known beginning (memory.py): 
 begins behind that.
 
 Who is first:
-  1. a class that has waited longer than its handicap_ms without any service: one of it, guarded
-     against being displaced for an eighth of that time
+  1. a class that got nothing for longer than its patience (patience_ms): one of it, guarded against
+     being displaced for an eighth of that time
   2. the more urgent class; in a class who was displaced, who is suspended, then the line (line.py:
      the tenant that had least, of its sequences the one that is due first)
 While the first one waits for memory nobody behind it gets any: a big one is never passed by small
@@ -48,7 +48,9 @@ from workers.engine.sequence import Sequence
 from workers.sla import SlaTable
 
 GUARD_SHARE: Final = 8  # a class that was starved is guarded for this part of its patience
-GUARD_LEAST_MS: Final = 1_000
+PATIENCE_LEAST_MS: Final = 8_000
+PATIENCE_MOST_MS: Final = 120_000
+DEADLINE_SHARE: Final = 30  # of a class that promises an end, not a first token
 
 
 class Scheduler:
@@ -372,5 +374,8 @@ class Scheduler:
 
 
 def patience_ms(sequence: Sequence) -> int:
-    """How long its class waits without any service before one of it goes first."""
-    return max(sequence.sla.handicap_ms, GUARD_LEAST_MS * GUARD_SHARE)
+    """How long its class waits without any service before one of it goes first: as long as the
+    first token is promised in, or a part of the deadline."""
+    sla = sequence.sla
+    promised = sla.ttft_ms or (sla.deadline_ms or 0) // DEADLINE_SHARE or PATIENCE_MOST_MS
+    return min(max(promised, PATIENCE_LEAST_MS), PATIENCE_MOST_MS)
