@@ -12,7 +12,6 @@ gives the same bits, though a model with recurrent layers may have to compute th
 (state_memory.py). All methods belong to one thread; only cancel may be called from any.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
@@ -32,15 +31,12 @@ from workers.engine.chunks import Scheduled, work_of
 from workers.engine.cost import StepCost
 from workers.engine.device_home import DeviceHome
 from workers.engine.digest import parse_link
+from workers.engine.early_ends import EarlyEnds
 from workers.engine.ending import (
-    CANCELLED,
-    EXPIRED,
     NUMERIC_ERROR,
     Ending,
-    bad_tokens,
     end_event,
     finished,
-    too_large,
 )
 from workers.engine.home import Home, HostHome
 from workers.engine.kept import Kept
@@ -139,8 +135,7 @@ class Engine:
         self._sizes = sizes_of(model.config, text.weights_digest)
         self._tokens = Tokens(ops, text, arrays, now_ms, on_logits)
         self._sequences: dict[str, Sequence] = {}
-        self._known_ends: dict[str, Ending] = {}  # of sequences that never reach the scheduler
-        self._cancelled: deque[str] = deque()
+        self._ends = EarlyEnds(self._scheduler, text.vocab_size, limits.num_blocks)
         self._kepts: set[Kept] = set()
         self._behind = Behind(self._memory)
         self.parking = Parking(
@@ -176,14 +171,12 @@ class Engine:
         if journal:
             sequence.resume(journal, parse_link(journal[-1].digest), self._text.end_ids)
         self._sequences[request.id] = sequence
-        ending = self._known_end(sequence)
+        ending = self._ends.of_new(sequence)
         self._add_reuse(sequence, prefix, keep, ending)
         if behind and sequence.reuse is not None:
             self._behind.follow(sequence)
         if ending is None:
             self._scheduler.add(sequence)
-        else:
-            self._known_ends[request.id] = ending
 
     def probe(self, made_up: Items[Sequence], num_cached: int) -> float | None:
         """Milliseconds of one step of these sequences, num_cached tokens of each counting as known.
@@ -218,7 +211,7 @@ class Engine:
 
     def cancel(self, request_id: str) -> None:
         """The next step ends it as cancelled. Nothing happens to a request that is not here."""
-        self._cancelled.append(request_id)
+        self._ends.cancel(request_id)
 
     def drop(self, request_id: str) -> None:
         """Forget it at once, without an event: it is somebody else's now."""
@@ -237,7 +230,7 @@ class Engine:
     def promote(self, request_id: str, sla: str) -> None:
         """It belongs to another class from the next step on."""
         sequence = self._sequences.get(request_id)
-        if sequence is not None and request_id not in self._known_ends:
+        if sequence is not None and request_id not in self._ends.known:
             self._scheduler.reclass(sequence, sla, self._table)
 
     def suspend(self, request_id: str) -> Kept | None:
@@ -310,7 +303,7 @@ class Engine:
 
     def has_work(self) -> bool:
         """Whether a step would do anything. A parked one is brought back first."""
-        return len(self._sequences) > len(self._scheduler.suspended) or bool(self._cancelled)
+        return len(self._sequences) > len(self._scheduler.suspended) or self._ends.has_cancelled
 
     def load(self) -> EngineLoad:
         kv = self._memory.load() | {"computed_prompt_tokens": self._num_prompt_computed}
@@ -331,7 +324,7 @@ class Engine:
         everybody = self._scheduler.running + self._scheduler.waiting
         self._memory.check(everybody, self._kepts)
         scheduled = {sequence.id for sequence in everybody}
-        assert scheduled | self._known_ends.keys() == self._sequences.keys()
+        assert scheduled | self._ends.known.keys() == self._sequences.keys()
 
     def step(self) -> list[Output]:
         """Compute one step; what came of it, in the order of the batch.
@@ -369,27 +362,9 @@ class Engine:
         state.keep(scheduled)
         return logits
 
-    def _known_end(self, sequence: Sequence) -> Ending | None:
-        """The end of a sequence that needs no step: refused, or its journal is complete."""
-        if sequence.finish_reason is not None:
-            return finished(sequence.finish_reason)
-        bad = bad_tokens(sequence, self._text.vocab_size)
-        if bad is None and not self._scheduler.can_ever_run(sequence):
-            return too_large(sequence, self._memory.pool.num_blocks)
-        return bad
-
     def _end_early(self) -> list[Output]:
         """The ends that need no forward."""
-        endings = self._known_ends.copy()
-        now_ms = self._now_ms()
-        for sequence in self._sequences.values():
-            deadline_ms = sequence.request.deadline_ms
-            if deadline_ms is not None and now_ms >= deadline_ms:
-                endings.setdefault(sequence.id, EXPIRED)
-        while self._cancelled:
-            request_id = self._cancelled.popleft()
-            if request_id in self._sequences:
-                endings.setdefault(request_id, CANCELLED)
+        endings = self._ends.due(self._sequences, self._now_ms())
         return [self._end(self._sequences[i], ending) for i, ending in endings.items()]
 
     def _advance(self, scheduled: Items[Scheduled], begin_ms: int) -> None:
@@ -432,7 +407,7 @@ class Engine:
     def _forget(self, sequence: Sequence) -> None:
         del self._sequences[sequence.id]
         self._behind.forget(sequence)
-        if self._known_ends.pop(sequence.id, None) is None:
+        if self._ends.known.pop(sequence.id, None) is None:
             self._scheduler.remove(sequence)
         else:
             self._memory.free(sequence)
