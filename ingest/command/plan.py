@@ -45,9 +45,9 @@ def plan_command(
         str, Option(help="Token positions a request may take, comma-separated. Absent: the set's.")
     ] = "",
     system: Annotated[str, Option(help="Comma-separated. Absent: all.")] = ",".join(NAMES),
-    seeds: Annotated[int, Option(min=1, help="Runs of each, of which intervals are made.")] = 2,
-    minutes: Annotated[float, Option(min=1.0, help="Of traffic in a run, at least.")] = 10.0,
-    requests: Annotated[int, Option(min=20, help="In a run, at least.")] = 200,
+    seeds: Annotated[int, Option(min=1, help="Runs of each, of which intervals are made.")] = 1,
+    minutes: Annotated[float, Option(min=1.0, help="Of traffic in a run, at least.")] = 5.0,
+    requests: Annotated[int, Option(min=20, help="In a run, at least.")] = 100,
     plot: Annotated[Path | None, Option(help="Draw capacity by context into this .svg, .png.")] = (
         None
     ),

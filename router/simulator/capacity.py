@@ -10,7 +10,7 @@ that of the mean over seeds, by bootstrap.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import floor
 from random import Random
@@ -124,11 +124,13 @@ def play(
     has_door: bool = True,
     one_by_one: bool = False,
     is_checked: bool = False,
+    let_in: Iterable[str] = (),
 ) -> Outcome:
     """One run.
 
     is_patient  to its end, also when it is lost; with all its jobs
     is_checked  with the invariants after every event. Raises Broken
+    let_in      ids that the door takes, whatever is predicted
     """
     clock = Clock()
     node = build(system, hardware, table, clock, has_door=has_door, one_by_one=one_by_one)
@@ -150,7 +152,7 @@ def play(
         for job in node.jobs.values():
             outcome.growth[job.wish.sla] += sign
 
-    node.on_end, node.closes_ms = on_end, end_ms
+    node.on_end, node.closes_ms, node.let_in = on_end, end_ms, set(let_in)
     node.expect(requests)
     clock.at(begin_ms, lambda: count(-1))
     clock.at(end_ms, lambda: count(+1))

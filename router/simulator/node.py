@@ -76,6 +76,7 @@ class Node:
         self.held: list[Job] = []
         self.jobs: dict[str, Job] = {}  # all that have not ended
         self.homes: dict[str, tuple[str, int]] = {}  # session: its last pool, tokens in its files
+        self.let_in: set[str] = set()  # ids that the door takes, whatever is predicted
         self.closes_ms = FOREVER  # conversations ask nothing after that
         self.num_accepted = self.num_ended = self.num_refused = 0
         self._views: tuple[PoolView, ...] | None = None
@@ -109,7 +110,7 @@ class Node:
             self._is_replanning = True
             self.clock.after(REPLAN_MS, self._replan)
         self._views = None
-        if self.has_door:
+        if self.has_door and wish.id not in self.let_in:
             plan = self.policy.place(
                 self.wanted(job), self._home(job), self.views(), self._now(), self._backlog()
             )

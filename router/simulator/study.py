@@ -156,7 +156,8 @@ def row_of(task: Task, found: Sequence[tuple[float, str]]) -> Row:
 
 def named(system: System) -> str:
     """The numbers of a variant."""
-    parts = [f"chunk {system.kind.chunk}"]
+    chunk, budget_ms = system.kind.chunk, system.kind.budget_ms
+    parts = [f"steps of {budget_ms} ms" if chunk is None else f"chunk {chunk}"]
     if system.share is not None:
         parts.append(f"{system.share:.0%} to the CPU")
     if system.length is not None:

@@ -10,8 +10,8 @@
     pp2                      the pipeline over two nodes that was replaced: two GPUs, each with half
                              of the layers; capacity is told per node
 
-Baselines with a free number (chunk, share, length) get the one that is best for them: `variants`.
-All have the same engine, the same costs and the same files.
+Who has a free number (step budget, chunk, share, length) gets the one that is best: `variants`. All
+have the same engine with the same memory rules, the same costs and the same files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,6 +33,7 @@ from workers.cost import CostModel
 from workers.sla import SlaTable
 
 CHUNKS: Final = (128, 512)  # prefill tokens of a step, where they are fixed
+BUDGETS_MS: Final = (200, 400)  # of a step (the setting step_budget_ms), where they are not
 SHARES: Final = (0.03, 0.1, 0.25, 0.5)  # of what is not urgent that a splitter sends to the CPU
 LENGTHS: Final = (256, 1024, 4096, 1 << 20)  # prompts up to here the fixed split runs on the CPU
 NETWORK_MS: Final = 0.5  # one way, between the two nodes of a pipeline
@@ -133,12 +134,9 @@ NAMES: Final = (*OURS, *(f"without-{name}" for name in MECHANISMS), *BASELINES)
 
 def variants(name: str) -> list[System]:
     """A system, once for each number that it may choose. Raises KeyError when there is none."""
-    if name == "gpu":
-        return [System(name, ("gpu",), switches=ALL)]
-    if name == "gpu+cpu":
-        return [System(name, switches=ALL)]
-    if name.startswith("without-"):
-        return [without(name)]
+    if name in OURS or name.startswith("without-"):
+        one = ours(name)
+        return [replace(one, kind=replace(one.kind, budget_ms=budget)) for budget in BUDGETS_MS]
     gpu = [System(name, ("gpu",), EngineKind("priority", chunk)) for chunk in CHUNKS]
     if name == "priority-gpu":
         return gpu
@@ -154,7 +152,10 @@ def variants(name: str) -> list[System]:
     raise KeyError(name)
 
 
-def without(name: str) -> System:
+def ours(name: str) -> System:
+    """batchEngine, or what is left of it. Raises KeyError when there is no such mechanism."""
+    if name in OURS:
+        return System(name, tuple(name.split("+")), switches=ALL)
     mechanism = name.removeprefix("without-")
     if mechanism not in MECHANISMS:
         raise KeyError(name)

@@ -23,7 +23,7 @@ from router.simulator.workload import load_workloads, wishes
 
 WORKLOADS, TABLE = load_workloads()
 HARDWARE = load("published")
-[OURS] = variants("gpu+cpu")
+OURS = variants("gpu+cpu")[0]
 
 
 @pytest.mark.parametrize("limit", [0.004, 0.7, 33.0])
