@@ -19,7 +19,7 @@ from workers.cost import CostModel
 from workers.sla import SlaTable
 
 SMALLEST_CHUNK: Final = 16  # prefill tokens of a step; however tight the promises, a prompt moves
-NOBODY: Final[Mapping[str, int]] = MappingProxyType({})
+NOBODY: Final[Mapping[str, float]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def forecast(
     *,
     warm: bool = False,
     displaces: bool = True,
-    backlog: Mapping[str, int] = NOBODY,
+    backlog: Mapping[str, float] = NOBODY,
 ) -> Forecast:
     """Of a request that came into this pool's queue now. The pool must report its cost.
 
@@ -147,8 +147,13 @@ def blocks_of_one(pool: PoolView) -> float:
     return max(1.0, used / pool.running) if pool.running else 1.0
 
 
-def between_ends_ms(wanted: Wanted, pool: PoolView, crowd: Crowd) -> float:
-    """ms from one end to the next while the pool is full."""
+def between_ends_ms(wanted: Wanted, pool: PoolView, table: SlaTable) -> float:
+    """ms from one end to the next while the pool is full of requests like this one."""
+    return ends_ms(wanted, pool, crowd_of(wanted, pool, table, False))
+
+
+def ends_ms(wanted: Wanted, pool: PoolView, crowd: Crowd) -> float:
+    """ms from one end to the next while the pool is full of what is ahead."""
     cost = cost_of(pool)
     together = max(1.0, min(pool.places, max(pool.running, 1)))
     if pool.total_blocks:
@@ -172,16 +177,16 @@ def wait_of(wanted: Wanted, pool: PoolView, crowd: Crowd) -> float:
         ends = max(ends, -crowd.blocks / blocks_of_one(pool))
     if not ends:
         return 0.0
-    return ends * between_ends_ms(wanted, pool, crowd)
+    return ends * ends_ms(wanted, pool, crowd)
 
 
 def backlog_ms(
-    wanted: Wanted, pool: PoolView, crowd: Crowd, table: SlaTable, backlog: Mapping[str, int]
+    wanted: Wanted, pool: PoolView, crowd: Crowd, table: SlaTable, backlog: Mapping[str, float]
 ) -> float:
     """Until what waits outside of the queue, and is as urgent or more, has been served."""
     level = table.urgency[table[wanted.sla].name]
     count = sum(n for sla, n in backlog.items() if table.urgency[table[sla].name] <= level)
-    return count * between_ends_ms(wanted, pool, crowd) if count else 0.0
+    return count * ends_ms(wanted, pool, crowd) if count else 0.0
 
 
 def prefill_of(wanted: Wanted, pool: PoolView, crowd: Crowd) -> float:

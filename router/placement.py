@@ -116,8 +116,9 @@ def place(
         table,
         now_ms,
         backlog,
-        handoff=switches.handoff and switches.tiers,
+        handoff=switches.handoff,
         displaces=switches.preemption,
+        tiers=switches.tiers,
     )
     refused = None if backlog is EMPTY else refusal(wanted, ways, table, now_ms)
     if refused is not None:

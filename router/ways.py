@@ -4,11 +4,11 @@ Pure. Which one it is, placement.py decides.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from router.burden import DECODE, PREFILL, WHOLE, burden_ms, has_room, keeps_pace
-from router.forecast import Forecast, cost_of, empty_ttft_ms, forecast
+from router.forecast import Forecast, between_ends_ms, cost_of, empty_ttft_ms, forecast
 from router.pools import PoolView, Wanted
 from workers.sla import SlaTable
 
@@ -41,16 +41,21 @@ def ways_of(
     *,
     handoff: bool,
     displaces: bool,
+    tiers: bool = True,
 ) -> list[Way]:
-    """The fastest pool first; then the others, whole and, where it may be, after a handoff."""
+    """The fastest pool first; then the others, whole and, where it may be, after a handoff.
+
+    handoff, displaces, tiers: mechanisms (placement.py : Switches)
+    """
+    shares = shares_of(wanted, fitting, table) if backlog else {}
     told = {
         pool.name: forecast(
-            wanted,
+            wanted if tiers or pool.name == home else replace(wanted, kept_tokens=0),
             pool,
             table,
             warm=pool.name == home,
             displaces=displaces,
-            backlog=backlog,
+            backlog={sla: count * shares[pool.name] for sla, count in backlog.items()},
         )
         for pool in fitting
     }
@@ -65,7 +70,7 @@ def ways_of(
         ways.append(
             Way(pool, None, expected, strain(wanted, expected, table, now_ms), room, relief)
         )
-        if pool is not fast and handoff:
+        if pool is not fast and handoff and tiers:
             both = handed_over(wanted, fast, told[fast.name], pool, expected)
             gain_ms = whole_ms - burden_ms(wanted, fast, PREFILL)
             relief = HANDOFF_WORTH * gain_ms / max(burden_ms(wanted, pool, DECODE), 1e-6)
@@ -73,6 +78,13 @@ def ways_of(
             strained = strain(wanted, both, table, now_ms)
             ways.append(Way(fast, pool, both, strained, room_of_both, relief))
     return ways
+
+
+def shares_of(wanted: Wanted, pools: Sequence[PoolView], table: SlaTable) -> dict[str, float]:
+    """Which part of what waits each pool will take, by the rates at which requests end there."""
+    rates = {pool.name: 1 / max(between_ends_ms(wanted, pool, table), 1e-6) for pool in pools}
+    total = sum(rates.values())
+    return {name: rate / total for name, rate in rates.items()}
 
 
 def idle_ms(wanted: Wanted, pool: PoolView) -> float:

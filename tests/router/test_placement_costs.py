@@ -98,3 +98,12 @@ def test_the_faster_pool_is_whichever_is_faster():
     """LOCKSTEP_GPU=emulate is some hundred times slower than the CPU."""
     slow = with_fields(CPU_COST, fixed_ms=10_000.0, prefill_ms=1_000.0)
     assert placed(wanted(), replace(gpu(), cost=slow), cpu()).kind == "cpu"
+
+
+def test_what_waits_outside_is_shared_by_the_pools_at_their_rates():
+    """Two equal pools serve it in half the time."""
+    full, backlog = {"sla": "standard", "places": 8}, {"standard": 400}
+    twin = replace(gpu(8, **full), name="cpu")
+    alone = placed(wanted(), gpu(8, **full), backlog=backlog)
+    together = placed(wanted(), gpu(8, **full), twin, backlog=backlog)
+    assert together.wait_ms == pytest.approx(alone.wait_ms / 2, rel=0.1)
