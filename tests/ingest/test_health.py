@@ -2,6 +2,7 @@
 
 from ingest.health import pools_of
 from ingest.pulse import STALL_S, Pulse, StallWatch
+from workers.cost import CostModel
 from workers.wire import PoolLoad
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -60,7 +61,7 @@ def test_a_pool_that_loads_is_not_ready(door, node):
 
 
 def test_metrics_tell_of_requests_times_queues_and_pools(door, node):
-    node.report(running=3, capacity=16, free_blocks=60)
+    node.report(running=3, capacity=16, free_blocks=60, cost=CostModel(fixed_ms=9, error=0.25))
     door.openai.chat.completions.create(model="tiny", messages=HELLO)
     door.http.post("/v1/chat/completions", json={})
     door.http.post("/v1/chat/completions", json={"messages": HELLO, "sla": "urgent"})
@@ -77,6 +78,7 @@ def test_metrics_tell_of_requests_times_queues_and_pools(door, node):
         'lockstep_queue_length{queue="standard"} 0.0',
         'lockstep_pool_running{pool="cpu",worker="stub"} 3.0',
         'lockstep_pool_ready{pool="cpu",worker="stub"} 1.0',
+        'lockstep_pool_cost_error{pool="cpu",worker="stub"} 0.25',
     ):
         assert line in page, line
 
