@@ -39,7 +39,6 @@ class Parking(Clerk[Parked]):
         self.backing, self.writer, self.to_main = backing, writer, inbox
         self.engine: EngineParking = backing.engine.parking
         self.parked: dict[str, Parked] = {}
-        self.num_parked = 0
 
     def mind(self) -> None:
         """Before a step, and whenever something has changed."""
@@ -53,7 +52,6 @@ class Parking(Clerk[Parked]):
         kept = self.engine.park(request_id)
         if kept is None:
             return
-        self.num_parked += 1
         self.parked[request_id] = Parked(kept.request, list(kept.token_ids), kept.num_kv)
         written = Do(partial(self.engine.written, request_id))
         self.writer.put(Suspended(kept, then=partial(self.to_main.put, written), is_urgent=True))

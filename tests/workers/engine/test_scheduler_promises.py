@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.workers.engine.played import MACHINE, Played
 from workers.cost import CostModel
+from workers.engine.sequence import TABLE
 
 CLASSES = ["realtime", "standard", "batch"]
 
@@ -127,6 +128,32 @@ def test_a_class_that_got_nothing_for_its_patience_gets_a_guarded_turn():
         assert pool.now_ms - begin_ms < 600_000, "it starves"
     share = sum(pool.computed[n] for n in pool.computed if n != "patient")
     assert share > 5 * pool.computed["patient"], "and the urgent class has most of it"
+
+
+@pytest.mark.parametrize(("name", "runs"), [("realtime", {"a", "b"}), ("batch", {"a", "now"})])
+def test_a_running_one_is_ranked_by_its_new_class_from_the_next_step_on(name, runs):
+    pool = Played(max_batch=2)
+    other = pool.add("a", max_tokens=30)
+    changed = pool.add("b", max_tokens=30)
+    pool.step()
+    pool.add("now", sla="standard" if name == "batch" else "realtime")
+    pool.scheduler.reclass(changed, name, TABLE)
+    pool.scheduler.reclass(other, "realtime", TABLE)
+    assert set(pool.step()) == runs
+
+
+@pytest.mark.parametrize("place", ["waiting", "displaced", "suspended"])
+def test_whoever_waits_changes_its_class_where_it_is(place):
+    pool = Played(max_batch=1, num_blocks=4)
+    slow = pool.add("slow", 600, 30, sla="batch")
+    if place != "waiting":
+        pool.step()
+    pool.add("now", 40 if place == "displaced" else 800, 30, sla="realtime")
+    pool.park()
+    pool.scheduler.reclass(slow, "realtime", TABLE)
+    pool.scheduler.check()
+    assert slow.level == 0 and slow in pool.here
+    pool.run()
 
 
 def test_within_a_class_who_is_due_first_goes_first():
