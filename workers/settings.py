@@ -60,7 +60,9 @@ class Settings(BaseSettings):
         description="the GPU pool's processor: auto, off, emulate, or cpu (a second CPU engine)",
     )
     kv_mib: int = Field(
-        default=0, ge=0, description="RAM of KV and state in MiB; 0: an eighth of the machine's"
+        default=0,
+        ge=0,
+        description="memory of each pool's KV and state in MiB; 0: an eighth of the RAM, a GPU's rest",
     )
     kv_disk_mib: int = Field(
         default=0,

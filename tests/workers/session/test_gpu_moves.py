@@ -85,3 +85,17 @@ def test_what_a_failing_gpu_held_goes_on_on_the_cpu(
     assert {(job["status"], job["pool"]) for job in jobs} == {("finished", "cpu")}
     assert {job["attempts"] for job in jobs} == {jobs[0]["attempts"]}
     assert judge.agrees(pools, "r1") and judge.agrees(pools, "r2")
+
+
+@pytest.mark.parametrize(("found", "state"), [(False, "absent"), (True, "failed")])
+@pytest.mark.parametrize("model", ["tiny_llama"])
+def test_a_gpu_that_was_there_is_tried_again(pools, pycuda_place, found, state):
+    """The driver sees none: that is final, unless one has failed before."""
+    if found:
+        (pools.home / "run").mkdir()
+        (pools.home / "run" / "gpu.failed").write_text("it fell off the bus")
+    path = os.pathsep.join(filter(None, [pycuda_place, os.environ.get("PYTHONPATH", "")]))
+    pools.start("gpu", LOCKSTEP_GPU="auto", PYTHONPATH=path, **environment("no_device"))
+    pools.node.until(lambda: state in [load.state for load in pools.store.loads()], 60)
+    [note] = [load.note for load in pools.store.loads() if load.state == state]
+    assert "no CUDA-capable device" in note and note.startswith("it fell off") == found
