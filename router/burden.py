@@ -6,6 +6,7 @@ its blocks are nobody else's. Its burden is the larger of the two, so burdens of
 a pool that is given a second's burden a second is full.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,7 @@ from workers.sla import SlaTable
 
 QUEUED_MS: Final = 2_000.0  # a queue holds so much work that is not begun, so a pool never runs dry
 QUEUED_LEAST: Final = 2
+PROMPTS_MS: Final = 5_000.0  # with more prompts to compute, a pool is given no further one
 PACE_SAFE: Final = 0.65  # of a promised pace: so much of it a pool is filled up to
 QUEUED_MOST: Final = 2  # times places, of a pool that does not report its cost
 
@@ -103,10 +105,22 @@ def has_room(wanted: Wanted, pool: PoolView, table: SlaTable, *, displaces: bool
     if places_for(wanted.sla, pool, table, displaces=displaces) <= 0:
         return False
     queue = before(wanted.sla, pool, table)
-    if not pool.total_blocks or not table.urgency[table[wanted.sla].name]:
+    if not table.urgency[table[wanted.sla].name]:
         return True  # the most urgent are best ordered by the engine, which displaces for them
+    if prompts_ms(wanted, pool, queue) > PROMPTS_MS:
+        return False
+    if not pool.total_blocks:
+        return True
     unmet = pool.waiting_blocks + sum(other.blocks for other in queue)
     return not unmet or unmet + wanted.blocks <= pool.free_blocks
+
+
+def prompts_ms(wanted: Wanted, pool: PoolView, queue: Sequence[Wanted]) -> float:
+    """What the pool has still to compute of prompts; 0.0 where it does not report its cost."""
+    if pool.cost is None:
+        return 0.0
+    tokens = pool.prefill_tokens + sum(other.uncached for other in queue)
+    return tokens * pool.cost.token_ms(wanted.prompt_tokens / 2)
 
 
 def places_for(sla: str, pool: PoolView, table: SlaTable, *, displaces: bool = True) -> int:

@@ -10,7 +10,7 @@ What is less urgent is not ahead: the engine displaces it (workers/engine/schedu
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -19,6 +19,7 @@ from workers.cost import CostModel
 from workers.sla import SlaTable
 
 SMALLEST_CHUNK: Final = 16  # prefill tokens of a step; however tight the promises, a prompt moves
+FEW: Final = 8  # running sequences: fewer do not say what requests are like
 NOBODY: Final[Mapping[str, float]] = MappingProxyType({})
 
 
@@ -158,10 +159,19 @@ def ends_ms(wanted: Wanted, pool: PoolView, crowd: Crowd) -> float:
     together = max(1.0, min(pool.places, max(pool.running, 1)))
     if pool.total_blocks:
         together = max(1.0, min(together, pool.total_blocks / blocks_of_one(pool)))
-    like = crowd.ahead or [wanted]
+    like = crowd.ahead or [typical(wanted, pool)]
     output = sum(pool.output_of(other) for other in like) / len(like)
     prefill_ms = sum(compute_ms(other, cost) for other in like) / len(like)
     return prefill_ms + output * cost.step_ms(together, crowd.context) / together
+
+
+def typical(wanted: Wanted, pool: PoolView) -> Wanted:
+    """A request as others are: as long as what runs in the pool, and as much of it new as here."""
+    if pool.decoding < FEW:
+        return wanted
+    prompt = max(1, round(pool.context_tokens / pool.decoding))
+    kept = round(prompt * wanted.kept_tokens / wanted.prompt_tokens)
+    return replace(wanted, prompt_tokens=prompt, kept_tokens=kept, output_tokens=0)
 
 
 def compute_ms(wanted: Wanted, cost: CostModel) -> float:

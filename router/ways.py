@@ -12,6 +12,7 @@ from router.forecast import Forecast, between_ends_ms, cost_of, empty_ttft_ms, f
 from router.pools import PoolView, Wanted
 from workers.sla import SlaTable
 
+HANDOFF_LEAST: Final = 0.15  # of the request, that the fast pool is relieved of; else it is whole
 HANDOFF_WORTH: Final = 0.8  # of what it takes off the fast pool: it is a move, too
 
 
@@ -74,6 +75,8 @@ def ways_of(
             both = handed_over(wanted, fast, told[fast.name], pool, expected)
             gain_ms = whole_ms - burden_ms(wanted, fast, PREFILL)
             relief = HANDOFF_WORTH * gain_ms / max(burden_ms(wanted, pool, DECODE), 1e-6)
+            if gain_ms < HANDOFF_LEAST * whole_ms:
+                relief = 0.0
             room_of_both = room and has_room(wanted, fast, table, displaces=displaces)
             strained = strain(wanted, both, table, now_ms)
             ways.append(Way(fast, pool, both, strained, room_of_both, relief))
