@@ -62,7 +62,7 @@ class Settings(BaseSettings):
     kv_mib: int = Field(
         default=0,
         ge=0,
-        description="memory of each pool's KV and state in MiB; 0: an eighth of the RAM, a GPU's rest",
+        description="memory of a pool's KV and state in MiB; 0: an eighth of the RAM, a GPU's rest",
     )
     kv_disk_mib: int = Field(
         default=0,
