@@ -26,7 +26,6 @@ class Engine(FakeEngine):
     def suspend(self, request_id):
         return None
 
-
     def release(self, kept):
         pass
 
