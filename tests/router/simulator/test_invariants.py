@@ -38,7 +38,7 @@ def small(num_blocks: int, max_batch: int):
     return replace(HARDWARE, pools=pools)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     name=st.sampled_from(["chat", "agents", "documents", "burst"]),
     system=st.sampled_from(NAMES),
@@ -48,10 +48,10 @@ def small(num_blocks: int, max_batch: int):
     blocks=st.sampled_from([140, 200, 600]),
 )
 def test_whatever_comes_every_invariant_holds(name, system, rate, seed, max_batch, blocks):
-    requests = wishes(WORKLOADS[name], 32768, rate, seed, horizon_s=25)
+    requests = wishes(WORKLOADS[name], 32768, rate, seed, horizon_s=15)
     node = small(blocks, max_batch)
     one = variants(system)[seed % len(variants(system))]
-    outcome = play(one, node, HASTY, requests, 25, is_patient=True, is_checked=True)
+    outcome = play(one, node, HASTY, requests, 15, is_patient=True, is_checked=True)
     assert all(job.state in (FINISHED, REFUSED) for job in outcome.jobs)
     assert len({job.id for job in outcome.jobs}) == len(outcome.jobs) >= len(requests)
 

@@ -27,7 +27,7 @@ def test_a_run_of_steps_is_the_same_as_steps_one_by_one(name):
         assert moments(system, requests, 60, one_by_one=True) == fast
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     name=st.sampled_from(["chat", "agents", "documents", "burst"]),
     system=st.sampled_from(NAMES),
