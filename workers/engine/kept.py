@@ -26,7 +26,7 @@ class Kept:
     tail       (key, block id) of the rest of num_kv, None at a multiple of a block
     state      (key, slot) of the recurrent state after num_kv tokens; None: no such layers
     start      the key before the first token
-    first      blocks before this index are written already
+    first      blocks before this index were handed out before, to be written
     num_reused of its tokens were there when it began
     """
 

@@ -128,15 +128,24 @@ class Backing:
 
     def put(self, kept: "Kept", *, state: bool) -> int:
         """Write what a Kept holds; bytes written. Raises DiskFull, DiskError."""
-        speed = self.engine.prefill_tokens_per_s
-        num_new = kept.num_kv - kept.first * BLOCK_TOKENS
+        first, speed = self._first(kept), self.engine.prefill_tokens_per_s
+        num_new = kept.num_kv - first * BLOCK_TOKENS
         seconds = num_new / speed if speed else 0.0
-        num_bytes = self.tier.put(kept.request.tenant, self._sources(kept, state), seconds=seconds)
-        self.tier.renew(key for key, _ in kept.blocks[: kept.first])
+        sources = self._sources(kept, first, state)
+        num_bytes = self.tier.put(kept.request.tenant, sources, seconds=seconds)
+        self.tier.renew(key for key, _ in kept.blocks[:first])
         return num_bytes
 
-    def _sources(self, kept: "Kept", state: bool) -> "Iterator[Source]":
-        for source in islice(self.engine.sources(kept, state=state), kept.first, None):
+    def _first(self, kept: "Kept") -> int:
+        """The first block that is no file: an earlier write behind may have failed, or have been
+        given up, and behind a hole nothing is found."""
+        for index, (key, _) in enumerate(kept.blocks[: kept.first]):
+            if not self.tier.objects.has("block", key):
+                return index
+        return kept.first
+
+    def _sources(self, kept: "Kept", first: int, state: bool) -> "Iterator[Source]":
+        for source in islice(self.engine.sources(kept, state=state), first, None):
             yield source
             self.moves()
 

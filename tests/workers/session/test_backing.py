@@ -31,6 +31,8 @@ class Tier:
         self.gate.set()
         self.prefix = SimpleNamespace(is_closed=False)
         self.prefix.close = lambda: setattr(self.prefix, "is_closed", True)
+        self.files: set[bytes] = set()
+        self.objects = SimpleNamespace(has=lambda kind, key: key in self.files)
 
     def chain(self, tenant, fingerprint):
         return (tenant, fingerprint)
@@ -94,5 +96,15 @@ def test_leases_are_kept_while_it_writes(backing):
 
 def test_of_what_goes_on_only_what_is_new_is_written(backing):
     kept = replace(kept_of(512), first=1)
+    backing.tier.files = {kept.blocks[0][0]}
     assert backing.put(kept, state=True) == 2  # of a block, a tail and a state
+    assert backing.tier.renewed == [kept.blocks[0][0]]
+
+
+def test_a_hole_that_a_failed_write_left_is_filled_by_the_next(backing):
+    """Behind it nothing is found: who dies then would lose all that was written after it."""
+    kept = replace(kept_of(1024), first=3)
+    backing.tier.files = {kept.blocks[0][0], kept.blocks[2][0]}
+    backing.engine.sources = lambda kept, state: iter(kept.blocks)
+    assert backing.put(kept, state=False) == 3
     assert backing.tier.renewed == [kept.blocks[0][0]]
