@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from router.forecast import Forecast, cost_of, forecast
+from router.forecast import Forecast, cost_of, empty_ttft_ms, forecast
 from router.pools import PoolView, Wanted
 from router.ways import Way, handed_over
 from workers.sla import SlaTable
@@ -31,10 +31,21 @@ class Refusal:
 
 
 def refusal(wanted: Wanted, ways: Sequence[Way], table: SlaTable, now_ms: int) -> Refusal | None:
-    """None: it is taken."""
-    late = [(late_ms(wanted, way, table, now_ms), way) for way in ways]
+    """None: it is taken. A way that keeps no promise even when idle counts only if all are so."""
+    able = [way for way in ways if is_able(wanted, way, table)] or ways
+    late = [(late_ms(wanted, way, table, now_ms), way) for way in able]
     least_ms, best = min(late, key=lambda pair: pair[0])
     return None if least_ms <= 0 else Refusal(best, least_ms)
+
+
+def is_able(wanted: Wanted, way: Way, table: SlaTable) -> bool:
+    """Whether its pools would keep the times per token and to the first one, had they nothing else
+    to do."""
+    promise = table[wanted.sla]
+    if promise.ttft_ms is not None and empty_ttft_ms(wanted, way.pool) > promise.ttft_ms:
+        return False
+    tpot_ms = cost_of(way.then or way.pool).step_ms(1, wanted.prompt_tokens)
+    return promise.tpot_ms is None or tpot_ms <= promise.tpot_ms
 
 
 def late_ms(wanted: Wanted, way: Way, table: SlaTable, now_ms: int) -> float:
