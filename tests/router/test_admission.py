@@ -54,6 +54,14 @@ def test_it_is_taken_while_the_prediction_is_within_the_promise(asked, told, now
     assert (found and found.retry_ms) == expected
 
 
+def test_a_pool_that_cannot_keep_the_pace_even_alone_lets_nobody_in():
+    slow = replace(POOL, name="slow", cost=with_fields(COST, fixed_ms=200))
+    late, idle = way(ttft_ms=1500.0), way(slow, ttft_ms=300.0, tpot_ms=201.0)
+    found = refusal(wanted(), [late, idle], TABLE, 0)
+    assert found is not None and found.way is late
+    assert refusal(wanted(), [idle], TABLE, 0) is None, "the only one there is"
+
+
 def test_the_best_way_decides():
     found = refusal(wanted(), [way(ttft_ms=9000.0), way(ttft_ms=900.0)], TABLE, 0)
     assert found is None
