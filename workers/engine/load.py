@@ -15,6 +15,7 @@ class EngineLoad:
     prefill_tokens  prompt tokens that are not computed yet, of all that are here
     waiting_blocks  KV blocks that those want which wait without memory
     step_tokens     of one step at most
+    is_short        whoever is first waits for memory, not for a place
     """
 
     running: int
@@ -29,6 +30,7 @@ class EngineLoad:
     prefill_tokens: int = 0
     waiting_blocks: int = 0
     step_tokens: int = 0
+    is_short: bool = False
 
 
 def load_of(scheduler: Scheduler, tokens_per_s: float, kv: dict[str, float]) -> EngineLoad:
@@ -49,4 +51,5 @@ def load_of(scheduler: Scheduler, tokens_per_s: float, kv: dict[str, float]) -> 
         prefill_tokens=sum([s.num_uncached for s in here if s.num_uncached > 1]),
         waiting_blocks=sum([s.num_blocks_wanted for s in scheduler.waiting if not s.blocks]),
         step_tokens=scheduler.max_step_tokens,
+        is_short=scheduler.short is not None,
     )

@@ -417,4 +417,4 @@ class PoolWorker(BatchWorker):
         """The engine belongs to the main thread; the bookkeeper reports this copy."""
         self.load, self.load_at = self.engine.load(), time.monotonic()
         if self.sessions is not None:
-            self.sessions.writer.hurry(self.load.waiting > 0)
+            self.sessions.writer.hurry(self.load.is_short)

@@ -269,3 +269,18 @@ def test_any_arrivals_and_any_disk_give_the_same_answers_and_nothing_twice(
     wanted = sum(len(r.token_ids) for r in driver.requests.values()) + sum(outputs) - len(outputs)
     assert computed.tokens() <= wanted
     assert driver.engine.load().free_blocks == 5
+
+
+def test_who_waits_for_a_place_is_not_short_of_memory(tmp_path):
+    """A pool lets go of what it holds for writing when memory is short, and only then."""
+    engine = sharing_engine(PagedModel(FakeClock()), num_blocks=4, max_batch=1)
+    engine.add(make_request("a", prompt_of(20), max_tokens=4, sla="batch"))
+    engine.step()
+    engine.add(make_request("b", prompt_of(20, 2), max_tokens=4, sla="realtime"))
+    engine.step()
+    assert (engine.load().running, engine.load().waiting, engine.load().is_short) == (1, 1, False)
+    engine.drop("a"), engine.drop("b")
+    engine.add(make_request("c", prompt_of(700), max_tokens=4))
+    engine.add(make_request("d", prompt_of(700, 2), max_tokens=4))
+    engine.step()
+    assert (engine.load().waiting, engine.load().is_short) == (1, False), "the batch is full"
