@@ -213,7 +213,10 @@ class PoolWorker(BatchWorker):
     def handle(self, message: Message) -> None:
         super().handle(message)
         if self.parking is not None and isinstance(message, Do):
-            self.parking.mind()  # something is written, or has come back
+            try:
+                self.parking.mind()  # something is written, or has come back
+            except DeviceError as error:  # whoever gets memory then has it filled
+                self.fail(error)
 
     def advance(self) -> None:
         try:

@@ -4,8 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from kernels.arrays import DeviceLost
 from tests.workers.queue.fake_engine import FakeEngine, expected_text
 from tests.workers.session.fakes import FakeBacking
+from workers.queue.messages import Do
 from workers.queue.pool_worker import PoolWorker
 from workers.queue.pulse import Pulse
 from workers.session.turn import Prepared
@@ -14,6 +16,8 @@ from workers.wire import TokenEvent
 
 class Engine(FakeEngine):
     """With the words that sessions need."""
+
+    sizes = None
 
     def __init__(self):
         super().__init__(lambda: None)
@@ -151,3 +155,20 @@ def test_a_session_goes_to_the_restorers_of_sessions(desk):
     item = desk.claim("r1", session_id="s")
     desk.worker.hand_in(item)
     assert desk.worker.sessions.of_sessions.get_nowait() is item
+
+
+@pytest.mark.parametrize("when", ["before a step", "when something is written"])
+def test_a_device_that_fails_while_memory_is_given_hands_its_requests_over(desk, when):
+    """Whoever gets memory has it filled from files at once, in a step or not."""
+
+    def lost():
+        raise DeviceLost("the GPU failed")
+
+    item = desk.claim("r1")
+    desk.worker.start(item, prepared(item))
+    desk.engine.parking.displaced = lost
+    desk.worker.advance() if when == "before a step" else desk.worker.handle(Do(list))
+    desk.worker.emitter.start()
+    desk.worker.emitter.flush(20)
+    assert desk.worker.failure == "the GPU failed"
+    assert (desk.node.queue("gpu"), desk.worker.held) == (["r1"], {})
