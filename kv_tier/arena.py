@@ -14,15 +14,16 @@ import mmap
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from kv_tier.mapping import LIBC, MAP_FAILED
+
 Value = TypeVar("Value", bound=np.generic)
 MAP_FIXED: Final = 0x10  # Linux's values; the mmap module does not name them before Python 3.13
 MAP_NORESERVE: Final = 0x4000
-MAP_FAILED: Final = ctypes.c_void_p(-1).value
 MOVE: Final = 1 | 2 | 4  # MREMAP_MAYMOVE, FIXED, DONTUNMAP
 OWN_MEMORY: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
 
@@ -41,20 +42,6 @@ class MapRefused(Exception):
     def __init__(self, block_id: int, reason: str) -> None:
         super().__init__(f"the system refused to map a file as block {block_id}: {reason}")
         self.block_id = block_id
-
-
-def _libc() -> Any:
-    libc = ctypes.CDLL(None, use_errno=True)
-    pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    libc.mmap.argtypes = (pointer, size, number, number, number, ctypes.c_int64)
-    libc.mmap.restype = pointer
-    libc.mremap.argtypes = (pointer, size, size, number, pointer)
-    libc.mremap.restype = pointer
-    libc.madvise.argtypes = (pointer, size, number)
-    return libc
-
-
-LIBC: Final = _libc()
 
 
 class Arena(Generic[Value]):

@@ -23,6 +23,9 @@ def _libc() -> Any:
     libc.mmap.argtypes = (pointer, size, number, number, number, ctypes.c_int64)
     libc.mmap.restype = pointer
     libc.munmap.argtypes = (pointer, size)
+    libc.mremap.argtypes = (pointer, size, size, number, pointer)
+    libc.mremap.restype = pointer
+    libc.madvise.argtypes = (pointer, size, number)
     return libc
 
 
