@@ -25,7 +25,6 @@ Value = TypeVar("Value")
 Failure = Missing | CorruptFile | DiskError
 
 READERS: Final = 4
-ITEMS_A_THREAD: Final = 1  # at least
 FIXED_S: Final = 0.001  # of a restore, however small
 FIRST_GUESS: Final[Mapping[Tier, float]] = {"cache": 4e9, "disk": 1e9}  # bytes per second
 WEIGHT: Final = 0.3  # of a new measurement
@@ -117,8 +116,7 @@ class Loader:
                     # a traceback would keep the mapping alive until the next garbage collection
                     failures[name] = failure.with_traceback(None)
 
-        num_threads = min(READERS, -(-len(items) // ITEMS_A_THREAD))
-        for task in [self._threads.submit(run) for _ in range(num_threads)]:
+        for task in [self._threads.submit(run) for _ in range(min(READERS, len(items)))]:
             task.result()
         return values, failures
 
