@@ -3,7 +3,7 @@
     python -m ingest.command.bench.gpu.measure OUT SECONDS THREADS real|rehearsal PART,PART,...
 
 What is in OUT already is not measured again, so a run that was cut short goes on where it stopped.
-No part begins after SECONDS. The last line says what OUT holds.
+No part begins after SECONDS; `note` in OUT then says which was left out.
 """
 
 import json
