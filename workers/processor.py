@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kernels.arrays import HOST, Arrays, Device, DeviceFull
+from kernels.arrays import HOST, Arrays, Device, DeviceAbsent, DeviceFull
 from workers.settings import Settings
 
 if TYPE_CHECKING:
@@ -74,12 +74,12 @@ class Processor:
 
         if not isinstance(self.device, GpuDevice):
             return model
-        return OnDevice(
-            model,
-            self.device,
-            max_step_tokens=limits.max_step_tokens,
-            max_batch=limits.max_batch,
-        )
+        sizes = {"max_step_tokens": limits.max_step_tokens, "max_batch": limits.max_batch}
+        try:
+            return OnDevice(model, self.device, **sizes)
+        except DeviceAbsent:
+            self.device.close()  # whoever finds no GPU stays, and its weights would stay there
+            raise
 
     def kv_budget(self, settings: Settings) -> int | None:
         """Bytes for KV and state, once the model is loaded; None: what settings and RAM say.

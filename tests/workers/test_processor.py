@@ -1,9 +1,12 @@
 """What a pool may take of a device: all of it is reserved before the first step."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from kernels.arrays import HOST, DeviceFull
+from kernels.arrays import HOST, DeviceAbsent, DeviceFull
+from kernels.cuda.device import GpuDevice
 from kernels.cuda.emulate.build import library
 from kernels.cuda.emulate.device import EmulatedDevice
 from kernels.cuda.host import CudaOps
@@ -42,6 +45,29 @@ def test_a_device_that_the_model_fills_is_too_small():
     processor.arrays.reserve((50 * MIB,), np.uint8)
     with pytest.raises(DeviceFull, match="leaves no GPU memory"):
         processor.kv_budget(Settings())
+
+
+class Refusing(GpuDevice):
+    """A GPU whose blocks have too little shared memory for any model."""
+
+    name, shared_bytes, is_closed = "a small GPU", 1 << 10, False
+
+    def __init__(self):
+        """Nothing is opened."""
+
+    def close(self):
+        self.is_closed = True
+
+
+def test_a_gpu_that_cannot_take_the_model_is_given_back(tiny_home, monkeypatch):
+    """The process stays, to say so: the weights that it uploaded must not."""
+    folder = tiny_home / "models" / "tiny_llama"
+    model = SimpleNamespace(config=Weights.open(folder / PACK).config)
+    monkeypatch.setattr("workers.model.build.load_model", lambda *args, **named: model)
+    processor = Processor(None, Refusing())
+    with pytest.raises(DeviceAbsent, match="shared memory"):
+        processor.load_model(folder, limits_of(Settings(), model.config), Settings())
+    assert processor.device.is_closed
 
 
 def test_nothing_is_reserved_after_the_start(tiny_home):
