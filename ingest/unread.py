@@ -20,6 +20,7 @@ def known(store: Store, request_id: str) -> dict[str, Any] | None:
 
 
 def unread(store: Store, request_id: str) -> dict[str, Any] | None:
+    """What lies in a stream under this name, as a queued job; None: nothing."""
     tenant, own_id = split_id(request_id)
     sla, *numbers = own_id.rsplit("-", 2)
     if len(numbers) != 2 or not all(part.isascii() and part.isdigit() for part in numbers):
@@ -46,7 +47,8 @@ def names_of(entry: Mapping[bytes, bytes]) -> tuple[Any, Any]:
             fields = None
     if not isinstance(fields, dict):  # a router will refuse it, under the name of its entry
         fields = {}
-    return fields.get("id"), fields.get("tenant", DEFAULT_TENANT)
+    tenant = fields.get("tenant")
+    return fields.get("id"), DEFAULT_TENANT if tenant is None else tenant
 
 
 def text(value: bytes) -> str:

@@ -145,7 +145,12 @@ def test_a_running_job_is_told_to_stop(door, node, wait_until):
     assert (found[-1][0], found[-1][2]["status"]) == ("1-0", "cancelled")
 
 
-@pytest.mark.parametrize("words", [["prompt", "hi"], ["m", msgpack.packb({"prompt": "hi"})]])
+MESSAGES = {"prompt": "hi"}, {"prompt": "hi", "id": None, "tenant": None}
+
+
+@pytest.mark.parametrize(
+    "words", [["prompt", "hi"], *(["m", msgpack.packb(message)] for message in MESSAGES)]
+)
 def test_what_a_plain_xadd_sent_is_queued_before_a_router_reads_it(door, words):
     redis = door.desk.store.redis
     entry = redis.execute_command("XADD", "lockstep:requests:batch", "*", *words).decode()
