@@ -6,14 +6,17 @@ import pytest
 
 from ingest.command.bench.app import GPU_PARTS
 from ingest.command.bench.gpu import run as gpu_run
-from ingest.command.bench.gpu.plan import PARTS, REAL, TINY
+from ingest.command.bench.gpu.bench import Bench
+from ingest.command.bench.gpu.kernels import gemm_rows, gemv_rows
+from ingest.command.bench.gpu.plan import PARTS, REAL, REHEARSAL, TINY, Plan
 from ingest.command.bench.gpu.standin import standin
 from ingest.command.failure import Failure
+from kernels.cuda.device import device_ops
 from kernels.layout import dequantize_blocks, unpack_matrix
 from kernels.ops import BLOCK_TOKENS
-from tests.kernels.cuda.devices import pycuda_place
+from tests.kernels.cuda.devices import gpu, pycuda_place
 
-__all__ = ["pycuda_place"]  # a fixture
+__all__ = ["gpu", "pycuda_place"]  # fixtures
 
 
 def rehearse(out, parts, *, seconds=100, is_fresh=False):
@@ -66,6 +69,14 @@ def test_without_a_gpu_the_command_fails_and_keeps_what_was_done(tmp_path, monke
     out = tmp_path / "gpu.json"
     with pytest.raises(Failure, match="ended with 1"):
         gpu_run.run(out, seconds=9, threads=1, parts="copy", is_rehearsal=False, is_fresh=True)
+
+
+def test_what_kernels_were_measured_with_is_given_back(gpu, tmp_path):
+    """The model that is measured afterwards is to fit."""
+    bench = Bench(Plan(REHEARSAL, PARTS, tmp_path / "o", 9, 1, True), gpu, device_ops(gpu))
+    before = gpu.free_bytes()
+    rows = [*gemv_rows(bench, print), *gemm_rows(bench, print)]
+    assert rows and gpu.free_bytes() == before
 
 
 def test_the_stand_ins_weights_have_the_size_of_trained_ones():

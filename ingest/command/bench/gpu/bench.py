@@ -1,6 +1,7 @@
 """What the measurements share: the device with its ops, its clock, and arrays to work on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 
@@ -50,11 +51,17 @@ class Bench:
         self.device.write(array, values)
         return array
 
-    def quantized(self, x: F32) -> QuantizedRows:
-        tokens, cols = x.shape
-        rows = quantized_rows(tokens, cols, self.device)
-        self.ops.quantize_rows(rows, x)
-        return rows
+    @contextmanager
+    def product(self, tokens: int, rows: int, cols: int) -> Iterator[tuple[F32, QuantizedRows]]:
+        """(tokens, rows) for a product, and its input (tokens, cols); given back afterwards, for
+        the model is to fit beside it."""
+        out, values = self.device.reserve((tokens, rows), np.float32), self.random(tokens, cols)
+        x = quantized_rows(tokens, cols, self.device)
+        self.ops.quantize_rows(x, values)
+        try:
+            yield out, x
+        finally:
+            self.device.release(out, values, x.values, x.scales, x.sums)
 
     def filled(self, shape: tuple[int, ...], values: Array) -> Array:
         """Room in VRAM with these values over and over, copied inside it."""

@@ -73,10 +73,9 @@ def gemv_rows(bench: Bench, tell: Tell) -> Iterator[Row]:
         weights = _copies(bench, rows, cols)
         for tokens in bench.plan.sizes.gemv_tokens:
             tell(f"{name} {rows} x {cols}, {tokens} tokens")
-            x = bench.quantized(bench.random(tokens, cols))
-            out = bench.device.reserve((tokens, rows), np.float32)
             launches = max(bench.plan.sizes.launches, len(weights))
-            seconds = _product_seconds(bench, out, x, weights, min(launches, 200))
+            with bench.product(tokens, rows, cols) as (out, x):
+                seconds = _product_seconds(bench, out, x, weights, min(launches, 200))
             num_bytes = packed_bytes("q4_0", rows, cols)
             yield {
                 "matrix": name, "rows": rows, "cols": cols, "tokens": tokens, "unit": "GB/s",
@@ -93,15 +92,13 @@ def gemm_rows(bench: Bench, tell: Tell) -> Iterator[Row]:
         weights = _copies(bench, rows, cols)
         for tokens in bench.plan.sizes.gemm_tokens:
             tell(f"{name} {rows} x {cols}, {tokens} tokens")
-            x = bench.quantized(bench.random(tokens, cols))
-            out = bench.device.reserve((tokens, rows), np.float32)
-            seconds = _product_seconds(bench, out, x, weights, 4)
+            with bench.product(tokens, rows, cols) as (out, x):
+                seconds = _product_seconds(bench, out, x, weights, 4)
             tops = 2 * tokens * rows * cols / seconds / 1e12
             yield {
                 "matrix": name, "rows": rows, "cols": cols, "tokens": tokens, "unit": "TOPS",
                 "ours": round(tops, 2), **beside.get((tokens, rows, cols), {}),
             }  # fmt: skip
-            bench.device.release(out)
         bench.device.release(weights[0].data)
 
 
