@@ -195,8 +195,10 @@ class Router:
         if self.holds(request_id):
             self.place_held()
         if self.holds(request_id):
-            self.consumer.let_go(entry)  # the first one of an id stands
-            return
+            if not self.is_the_doors(entry, request_id):
+                self.consumer.let_go(entry)  # the first one of an id stands
+                return
+            self.drop(request_id)
         if isinstance(request, Reject):
             refuse(self.store, entry, request)
             return
@@ -209,6 +211,19 @@ class Router:
 
     def holds(self, request_id: str | None) -> bool:
         return any(held.request.id == request_id for held in self.held)
+
+    def is_the_doors(self, entry: Entry, request_id: str | None) -> bool:
+        """Whether the HTTP door took its request as this message, or it was promoted to be it: what
+        is held under that id came otherwise, or is out of its stream already."""
+        assert request_id is not None, "what is held has an id"
+        known = self.store.redis.hget(self.store.keys.job(request_id), "entry")
+        return known == entry.entry_id.encode()
+
+    def drop(self, request_id: str | None) -> None:
+        """What is held under this id is no request any more."""
+        for held in [held for held in self.held if held.request.id == request_id]:
+            self.consumer.let_go(held.entry)
+            self.held.remove(held)
 
     def place_held(self) -> None:
         """Those that wait here take turns, unless nothing has changed since they last did."""
