@@ -89,6 +89,7 @@ class Behind:
         sequence = line.sequence
         if line.num_blocks < 0:
             self._begin(line, now_ms)
+        self._mark_steps(line)
         num_blocks = min(sequence.num_cached // BLOCK_TOKENS, line.num_blocks + BLOCKS_MAX)
         is_due = state_every_ms is not None and now_ms - line.state_ms >= state_every_ms
         position = self._state_at(line, is_due)
@@ -112,7 +113,13 @@ class Behind:
             step = self.step_tokens
             begin = (sequence.num_cached // step + 1) * step
             line.steps = set(range(begin, sequence.num_prompt, step))
-            sequence.reuse.cuts |= line.steps
+
+    def _mark_steps(self, line: Line) -> None:
+        """Once is not enough: who takes its memory anew forgets where it was to stop."""
+        sequence = line.sequence
+        if line.steps and sequence.num_cached < sequence.num_prompt:
+            assert sequence.reuse is not None
+            sequence.reuse.cuts.update(s for s in line.steps if s > sequence.num_cached)
 
     def _state_at(self, line: Line, is_due: bool) -> int:
         """The end of a block at which there is a state that may be handed out; 0: none is new."""

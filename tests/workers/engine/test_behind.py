@@ -114,6 +114,21 @@ def test_a_state_comes_along_once_in_a_while():
     assert len(names) <= 2, "earlier ones make room"
 
 
+def test_who_starts_over_in_a_long_prompt_still_leaves_states_on_the_way():
+    engine = engine_of(PagedRecurrentModel)
+    engine.add(make_request("r", prompt_of(1000), max_tokens=4), keep=True, behind=True)
+    steps(engine, 1)
+    assert engine.behind(0) == []
+    engine._scheduler.start_over(engine._sequences["r"])
+    positions = []
+    for _ in range(20):
+        steps(engine, 1)
+        for kept in engine.behind(0):
+            positions.append(kept.state and kept.num_kv)
+            engine.release(kept)
+    assert positions == [256, 512, 768]
+
+
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("num_steps", [3, 6, 9, 60, 120])
 def test_who_dies_in_mid_turn_loses_only_what_was_not_full(model, num_steps, tmp_path):
