@@ -116,7 +116,7 @@ def class_of(name: str, values: Any, known: Mapping[str, SlaClass]) -> SlaClass:
     if not isinstance(values, Mapping):
         raise BadClass(f"{name}: must be a table, [sla.{name}]")
     like = values.get(LIKE, name if name in known else STANDARD.name)
-    if like not in known:
+    if not isinstance(like, str) or like not in known:
         raise BadClass(f"{name}.{LIKE}: must be one of {', '.join(known)}, got {like!r}")
     fields = {**msgspec.structs.asdict(known[like]), "name": name}
     for key, value in values.items():
@@ -146,8 +146,9 @@ def checked(where: str, key: str, value: Any) -> int | float | None:
         known = ", ".join((*WHOLE, "attainment", LIKE))
         raise BadClass(f"{where}: there is no such key; known are {known}")
     low, high = WHOLE[key]
-    if key in OFF and value == 0 and not isinstance(value, bool):
+    off = ", or 0 for no promise" if key in OFF else ""
+    if off and value == 0 and type(value) is int:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise BadClass(f"{where}: must be an integer from {low} to {high}, got {value!r}")
+        raise BadClass(f"{where}: must be an integer from {low} to {high}{off}, got {value!r}")
     return value

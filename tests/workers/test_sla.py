@@ -56,11 +56,15 @@ def test_handicaps_are_longer_than_what_is_promised():
     [
         ({"batch": {"ttft": 1}}, "batch.ttft: there is no such key; known are weight, "),
         ({"batch": {"ttft_ms": -1}}, "batch.ttft_ms: must be an integer from 1 to "),
-        ({"batch": {"ttft_ms": 1.5}}, "batch.ttft_ms: must be an integer from 1 to "),
+        (
+            {"batch": {"ttft_ms": 0.0}},
+            "batch.ttft_ms: must be an integer from 1 to 2592000000, or 0 for no promise, got 0.0",
+        ),
         ({"batch": {"weight": True}}, "batch.weight: must be an integer from 1 to 1000, got True"),
         ({"batch": {"attainment": 2}}, "batch.attainment: must be a number above 0 and at most 1"),
         ({"batch": {"attainment": "x"}}, "batch.attainment: must be a number above 0"),
         ({"x": {"like": "y"}}, "x.like: must be one of realtime, standard, batch, got 'y'"),
+        ({"x": {"like": ["batch"]}}, "x.like: must be one of realtime, standard, batch, got ['ba"),
         ({"X": {}}, "X: a class is named by a-z, 0-9 and _, a letter first"),
         ({"x": 3}, "x: must be a table, [sla.x]"),
         ({f"c{n}": {} for n in range(20)}, "at most 16 classes, got 23"),
