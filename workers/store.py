@@ -46,6 +46,7 @@ from workers.wire_fields import (
 OF_FILES: Final = ("writing", "tokens", "generation", "used_ms", "unsaved")  # of a session's hash
 CLASSES: Final = SlaTable()
 UNPLANNED: Final = Planned()
+LATEST_MS: Final = 1 << 62  # an arrival after any deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +265,9 @@ class Store:
         classes = self.keys.classes
         if sla not in classes:
             raise ValueError(f"sla: must be one of {', '.join(classes)}, got {sla!r}")
-        keys = [self.keys.job(request_id), self.keys.control]
-        handicap_ms = self.table[sla].handicap_ms
-        result, was = texts(
-            self.run("promote", keys, request_id, sla, GROUP, handicap_ms, *classes)
-        )
+        keys, rank_ms = [self.keys.job(request_id), self.keys.control], self.table[sla].rank_ms
+        ranks = (rank_ms(0), rank_ms(LATEST_MS, 0))
+        result, was = texts(self.run("promote", keys, request_id, sla, GROUP, *ranks, *classes))
         return Promoted(result, sla, was)
 
     def reap(self, pool: str, *, at_most: int = 64) -> list[str]:

@@ -78,6 +78,16 @@ def test_one_that_waits_in_a_queue_goes_to_its_front_and_back(store):
     assert queue(store) == ["r1", "r2", "r3"]
 
 
+def test_its_own_deadline_counts_in_its_new_class_as_if_it_had_come_in_it(store):
+    for request_id, deadline_ms in (("r1", 9_000_000), ("r2", 20_000)):
+        route(store, request_id, deadline_ms=deadline_ms)
+        route(store, f"{request_id}-s", sla="standard", deadline_ms=deadline_ms)
+        store.promote(request_id, "standard")
+        promoted, born = store.job(request_id)["rank"], store.job(f"{request_id}-s")["rank"]
+        assert promoted == born
+    assert int(store.job("r2")["rank"]) < int(store.job("r1")["rank"])
+
+
 def test_a_worker_claims_it_with_the_class_that_it_has_now(store):
     route(store)
     store.promote("r1", "realtime")

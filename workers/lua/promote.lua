@@ -2,7 +2,8 @@
 --
 -- KEYS[1] hash of the job   KEYS[2] channel of the pools
 -- ARGV[5] request id   ARGV[6] the class   ARGV[7] group
--- ARGV[8] handicap_ms of the class   ARGV[9] ... all classes, most urgent first
+-- ARGV[8], ARGV[9] its rank in a queue, counted from its arrival and from its own deadline: the
+-- smaller of the two (workers/sla.py)   ARGV[10] ... all classes, most urgent first
 -- returns {what, the class before}; what is "promoted", "demoted", "same", "ended" or "unknown"
 -- (also of one that a client has put on a stream and no router has read)
 -- include names
@@ -15,7 +16,7 @@ if TERMINAL[status] then return { 'ended', was } end
 if was == sla then return { 'same', was } end
 
 local function urgency(name)
-  for i, other in ipairs(arguments(9)) do
+  for i, other in ipairs(arguments(10)) do
     if other == name then return i end
   end
   return #ARGV
@@ -43,8 +44,10 @@ local function change_streams()
 end
 
 local up = urgency(sla) < urgency(was)
-local arrival = tonumber(redis.call('HGET', KEYS[1], 'arrival_ms') or NOW_MS)
-redis.call('HSET', KEYS[1], 'sla', sla, 'rank', string.format('%.0f', arrival + ARGV[8]))
+local times = redis.call('HMGET', KEYS[1], 'arrival_ms', 'deadline_ms')
+local rank = tonumber(times[1] or NOW_MS) + ARGV[8]
+if times[2] then rank = math.min(rank, tonumber(times[2]) + ARGV[9]) end
+redis.call('HSET', KEYS[1], 'sla', sla, 'rank', string.format('%.0f', rank))
 if status == 'accepted' then
   change_streams()
 elseif status == 'queued' and redis.call('LREM', queue_key(pool), 0, id) > 0 then
