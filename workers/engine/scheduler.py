@@ -101,10 +101,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """It waits; among equals of rank the one added first goes first."""
         self._num_added += 1
-        deadline_ms = sequence.request.deadline_ms
-        if deadline_ms is not None:  # the latest start
-            sequence.due_ms = min(sequence.due_ms, deadline_ms - self._work_ms(sequence))
-        sequence.rank = (sequence.level, sequence.due_ms, self._num_added)
+        self._rank(sequence, self._num_added)
         self._join(sequence)
         self._lines[sequence.level].add(sequence)
 
@@ -117,6 +114,7 @@ class Scheduler:
         """It belongs to another class from now on, wherever it is."""
         place = self._take_out(sequence)
         sequence.reclass(name, table)
+        self._rank(sequence, sequence.rank[2])
         self._join(sequence)
         if place is None:
             self._lines[sequence.level].add(sequence)
@@ -342,6 +340,13 @@ class Scheduler:
         for sequence in [s for s in self.running if s.num_uncached > 1]:
             if not self.memory.catch_up(sequence):
                 self.start_over(sequence)
+
+    def _rank(self, sequence: Sequence, number: int) -> None:
+        """It is due when its class promises something, or when it can just keep its deadline."""
+        deadline_ms = sequence.request.deadline_ms
+        if deadline_ms is not None:  # the latest start
+            sequence.due_ms = min(sequence.due_ms, deadline_ms - self._work_ms(sequence))
+        sequence.rank = (sequence.level, sequence.due_ms, number)
 
     def _work_ms(self, sequence: Sequence) -> int:
         """What is left of it takes so long, if it has the engine for itself."""

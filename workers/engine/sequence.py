@@ -84,11 +84,10 @@ class Sequence:
         self.rank = (self.level, self.due_ms, 0)
 
     def reclass(self, name: str, table: SlaTable) -> None:
-        """It belongs to another class from now on; whoever keeps it in order puts it anew."""
+        """It belongs to another class from now on; whoever keeps it in order ranks it anew."""
         self.sla = table[name]
         self.level = table.urgency[self.sla.name]
         self.due_ms = due_of(self.sla, self.request)
-        self.rank = (self.level, self.due_ms, self.rank[2])
 
     @property
     def num_output(self) -> int:

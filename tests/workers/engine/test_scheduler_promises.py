@@ -156,6 +156,17 @@ def test_whoever_waits_changes_its_class_where_it_is(place):
     pool.run()
 
 
+def test_a_promoted_one_is_due_as_if_it_had_come_in_its_class():
+    """By its own deadline less the time that it takes, not by the deadline itself."""
+    pool = Played()
+    deadline_ms = int(pool.now_ms) + 20_000
+    born = pool.add("born", 10, 100, deadline_ms=deadline_ms)
+    promoted = pool.add("promoted", 10, 100, sla="batch", deadline_ms=deadline_ms)
+    pool.scheduler.reclass(promoted, "standard", TABLE)
+    assert promoted.due_ms == born.due_ms < deadline_ms
+    assert promoted.rank[:2] == born.rank[:2]
+
+
 def test_within_a_class_who_is_due_first_goes_first():
     pool = Played(max_batch=1)
     pool.add("first", 10, 5)
