@@ -129,11 +129,14 @@ def crowd_of(wanted: Wanted, pool: PoolView, table: SlaTable, displaces: bool) -
 
 
 def prompts_before(pool: PoolView, table: SlaTable, level: int, staying: int) -> float:
-    """Prompt tokens of claimed requests that are computed before those of a class."""
-    if not pool.prefill_by_class:
-        return pool.prefill_tokens * staying / max(1, pool.running)
+    """Prompt tokens of claimed requests that are computed before those of a class.
+
+    Of what the pool has not told the class of, its share of those that stay.
+    """
     classes = pool.prefill_by_class.items()
-    return sum(count for sla, count in classes if table.urgency[table[sla].name] <= level)
+    known = sum(count for sla, count in classes if table.urgency[table[sla].name] <= level)
+    untold = max(0, pool.prefill_tokens - sum(pool.prefill_by_class.values()))
+    return known + untold * staying / max(1, pool.running)
 
 
 def pace_promised(sla: str, table: SlaTable) -> float:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as with_fields
 
+from router.forecast import forecast
 from router.placement import Switches, place
 from tests.router.node_pictures import CPU_COST, NOW_MS, TABLE, cpu, gpu, wanted
 
@@ -107,3 +108,10 @@ def test_what_waits_outside_is_shared_by_the_pools_at_their_rates():
     alone = placed(wanted(), gpu(8, **full), backlog=backlog)
     together = placed(wanted(), gpu(8, **full), twin, backlog=backlog)
     assert together.wait_ms == pytest.approx(alone.wait_ms / 2, rel=0.1)
+
+
+def test_prompts_that_were_claimed_since_the_pool_told_its_classes_count_too():
+    told = gpu(4, sla="realtime", prefill_tokens=1000, prefill_by_class={"realtime": 1000})
+    newer = replace(told, prefill_tokens=9000)
+    late, soon = (forecast(wanted(sla="realtime"), view, TABLE).ttft_ms for view in (newer, told))
+    assert late > soon

@@ -1,5 +1,6 @@
 """What an engine says of itself: how much runs and waits, how fast, and what its steps cost."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from workers.cost import CostModel
@@ -12,7 +13,7 @@ class EngineLoad:
 
     decoding        of the running ones, those whose prompt is computed
     context_tokens  positions that these read in a step
-    prefill_tokens  prompt tokens that are not computed yet, of all that are here
+    prefill_by_class  prompt tokens that are not computed yet, of all that are here
     waiting_blocks  KV blocks that those want which wait without memory
     step_tokens     of one step at most
     is_short        whoever is first waits for memory, not for a place
@@ -27,7 +28,7 @@ class EngineLoad:
     cost: CostModel | None = None
     decoding: int = 0
     context_tokens: int = 0
-    prefill_tokens: int = 0
+    prefill_by_class: dict[str, int] = field(default_factory=dict)
     waiting_blocks: int = 0
     step_tokens: int = 0
     is_short: bool = False
@@ -38,6 +39,10 @@ def load_of(scheduler: Scheduler, tokens_per_s: float, kv: dict[str, float]) -> 
     pool = scheduler.memory.pool
     decoding = [s for s in scheduler.running if s.num_uncached == 1]
     here = [s for s in scheduler.waiting if s not in scheduler.suspended] + scheduler.running
+    prefill: Counter[str] = Counter()
+    for sequence in here:
+        if sequence.num_uncached > 1:
+            prefill[sequence.sla.name] += sequence.num_uncached
     return EngineLoad(
         running=len(scheduler.running),
         waiting=scheduler.num_waiting,
@@ -48,7 +53,7 @@ def load_of(scheduler: Scheduler, tokens_per_s: float, kv: dict[str, float]) -> 
         cost=scheduler.cost.model() if scheduler.cost.is_known else None,
         decoding=len(decoding),
         context_tokens=sum([s.num_cached for s in decoding]),
-        prefill_tokens=sum([s.num_uncached for s in here if s.num_uncached > 1]),
+        prefill_by_class=dict(prefill),
         waiting_blocks=sum([s.num_blocks_wanted for s in scheduler.waiting if not s.blocks]),
         step_tokens=scheduler.max_step_tokens,
         is_short=scheduler.short is not None,
