@@ -143,6 +143,7 @@ class Engine:
         )
         self._num_prompt_computed = 0
         self._worked_ms = now_ms()
+        self.is_stalled = False  # the last step found that all who are here wait for memory
 
     def add(
         self,
@@ -331,12 +332,14 @@ class Engine:
 
         Raises what after_layer raises, and then nothing was emitted and no token appended.
         """
+        self.is_stalled = False
         ended = self._end_early()
         if ended:
             return ended
         begin_ms, begin = self._now_ms(), self._timer()
         scheduled = self._scheduler.schedule(begin_ms)
         if not scheduled:
+            self.is_stalled = True
             return []
         batch = build_batch(scheduled)
         work = work_of(scheduled)

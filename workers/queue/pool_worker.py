@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 LOOK_AT_ALL_EVERY: Final = 6  # of the maintenance rounds
 KEEP_EVERY: Final = 60
 LOAD_S: Final = 0.5
+STALLED_S: Final = 0.05  # until a step is tried again that found no memory; news ends it
 LINGER_S: Final = 2.3  # from the wish to stop: the keeper kills after 3 s
 UNREADABLE: Final = EndEvent(
     status="failed", code="bad_record", error="request: what the store holds cannot be read"
@@ -55,6 +56,8 @@ CANCELLED: Final = EndEvent(status="cancelled", code="cancelled", error="the req
 
 class Runner(Protocol):
     """What this worker needs of an engine (workers.engine.engine.Engine)."""
+
+    is_stalled: bool
 
     def add(self, request: Request, journal: Sequence[TokenEvent] = (), /) -> None: ...
     def cancel(self, request_id: str) -> None: ...
@@ -235,6 +238,14 @@ class PoolWorker(BatchWorker):
             self.sessions.write_behind()
         if time.monotonic() - self.load_at > LOAD_S:
             self.take_load()
+        if self.engine.is_stalled:
+            self.await_memory()
+
+    def await_memory(self) -> None:
+        """All of it is on its way to files: a message says when some is free."""
+        message = self.next_message(STALLED_S)
+        if message is not None:
+            self.handle(message)
 
     def fail(self, error: DeviceError) -> None:
         """The device cannot go on: what is here goes on in the other pool, and this process ends.

@@ -170,6 +170,19 @@ def test_nobody_gives_way_where_that_would_not_be_enough(driver):
     driver.check_answers()
 
 
+def test_an_engine_whose_memory_is_all_on_its_way_to_files_says_so(driver):
+    """Whoever drives it waits for the release instead of asking again and again."""
+    driver.add("long", 600, 60, sla="batch", lasts=True)
+    driver.step()
+    driver.add("urgent", 600, 300, sla="realtime")
+    driver.park()
+    driver.step()
+    assert (driver.running(), driver.engine.is_stalled) == ([], True)
+    driver.write()
+    driver.step()
+    assert (driver.running(), driver.engine.is_stalled) == (["urgent"], False)
+
+
 def test_one_that_had_computed_nothing_leaves_nothing_to_write(driver):
     driver.add("late", 600, 60, sla="batch", lasts=True)
     driver.engine._scheduler.admit(0)

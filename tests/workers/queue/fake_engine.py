@@ -30,6 +30,8 @@ def expected_text(request_id, num_tokens):
 class FakeEngine:
     """workers.queue.pool_worker.Runner; step_s is how long one step takes."""
 
+    is_stalled = False
+
     def __init__(self, after_layer, step_s=0.0):
         self.after_layer, self.step_s = after_layer, step_s
         self.requests, self.next_index, self.cancelled = {}, {}, set()

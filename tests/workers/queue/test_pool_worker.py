@@ -1,5 +1,6 @@
 """What a pool does with items that are cancelled, moved or lost while a restorer has them."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,7 @@ from kernels.arrays import DeviceLost
 from tests.workers.queue.fake_engine import FakeEngine, expected_text
 from tests.workers.session.fakes import FakeBacking
 from workers.queue.messages import Do
-from workers.queue.pool_worker import PoolWorker
+from workers.queue.pool_worker import STALLED_S, PoolWorker
 from workers.queue.pulse import Pulse
 from workers.session.turn import Prepared
 from workers.wire import TokenEvent
@@ -172,3 +173,13 @@ def test_a_device_that_fails_while_memory_is_given_hands_its_requests_over(desk,
     desk.worker.emitter.flush(20)
     assert desk.worker.failure == "the GPU failed"
     assert (desk.node.queue("gpu"), desk.worker.held) == (["r1"], {})
+
+
+def test_who_waits_for_memory_alone_waits_for_news_and_does_not_spin(desk):
+    desk.engine.is_stalled, heard = True, []
+    begin = time.monotonic()
+    desk.worker.advance()
+    assert time.monotonic() - begin >= STALLED_S
+    desk.worker.inbox.put(Do(lambda: heard.append("released")))
+    desk.worker.advance()
+    assert heard == ["released"]
