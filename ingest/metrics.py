@@ -84,9 +84,6 @@ class Metrics:
         self.pool_free = Gauge("lockstep_pool_free_blocks", "free KV blocks", POOL, registry=r)
         self.pool_total = Gauge("lockstep_pool_blocks", "KV blocks", POOL, registry=r)
         self.pool_speed = Gauge("lockstep_pool_tokens_per_second", "output", POOL, registry=r)
-        self.pool_error = Gauge(
-            "lockstep_pool_cost_error", "relative, of predicted steps, lately", POOL, registry=r
-        )
 
     def saw_end(self, sla: str, end: EndEvent) -> None:
         """The times of one answer, and its tokens."""
@@ -106,7 +103,7 @@ class Metrics:
         for queue, length in (pulse.streams | pulse.queues if pulse else {}).items():
             self.waiting.labels(queue).set(length)
         pools = (self.pool_ready, self.pool_failed, self.pool_running, self.pool_capacity)
-        for gauge in (*pools, self.pool_free, self.pool_total, self.pool_speed, self.pool_error):
+        for gauge in (*pools, self.pool_free, self.pool_total, self.pool_speed):
             gauge.clear()  # a pool that is gone says nothing
         for load in pulse.loads if pulse else ():
             labels = (load.pool, load.worker)
@@ -117,6 +114,4 @@ class Metrics:
             self.pool_free.labels(*labels).set(load.free_blocks)
             self.pool_total.labels(*labels).set(load.total_blocks)
             self.pool_speed.labels(*labels).set(load.tokens_per_s)
-            if load.cost is not None:
-                self.pool_error.labels(*labels).set(load.cost.error)
         return generate_latest(self.registry)

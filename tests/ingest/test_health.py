@@ -78,7 +78,7 @@ def test_metrics_tell_of_requests_times_queues_and_pools(door, node):
         'lockstep_queue_length{queue="standard"} 0.0',
         'lockstep_pool_running{pool="cpu",worker="stub"} 3.0',
         'lockstep_pool_ready{pool="cpu",worker="stub"} 1.0',
-        'lockstep_pool_cost_error{pool="cpu",worker="stub"} 0.25',
+        'lockstep_cost_error{pool="cpu",worker="stub"} 0.25',
     ):
         assert line in page, line
 
