@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import IO, Final
 
 import xxhash
 
@@ -62,7 +62,7 @@ class Record:
 class Writer:
     """Appends records to a new file. close() makes it whole."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._all = xxhash.xxh3_128()
         self._num_records = 0

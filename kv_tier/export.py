@@ -1,12 +1,16 @@
 """A session is written to one file: its manifest, and what it names as it lies on the disk."""
 
 import os
+from contextlib import closing
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from kv_tier.bundle import MANIFEST, Writer
 from kv_tier.carried import TYPE_OF, Carried, Progress
+from kv_tier.fetch import is_bad
 from kv_tier.files import DiskError
 from kv_tier.format import CorruptFile, Kind
+from kv_tier.loader import verify_one
 from kv_tier.manifest import Manifest, encode_manifest
 from kv_tier.names import kind_and_key, links_of
 from kv_tier.open_object import Missing, OpenObject, open_file
@@ -29,23 +33,20 @@ def export_session(
     manifest = tier.sessions.head(tenant, session_id)
     if manifest is None:
         raise CannotExport(f"there is no session {session_id!r}")
-    aside = path.with_name(f".{path.name}.part")
     try:
         if path.exists():
             raise FileExistsError
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            writer = Writer(file)
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".part") as aside:
+            writer = Writer(aside.file)
             objects, left = _write_all(writer, tier, manifest, progress)
             writer.close()
-        os.link(aside, path)  # unlike a rename it never replaces a file that came meanwhile
+            os.link(aside.name, path)  # unlike a rename it never replaces what came meanwhile
         return Carried(manifest, objects, left, path.stat().st_size)
-    except FileExistsError as error:
-        there = error.filename or path
-        raise CannotExport(f"{there} is there already: move it away, or name another") from None
+    except FileExistsError:
+        reason = f"{path} is there already: move it away, or name another"
+        raise CannotExport(reason) from None
     except OSError as error:
         raise DiskError(path, error) from error
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def _write_all(
@@ -61,23 +62,24 @@ def _write_all(
         if opened is None:
             left += 1
         else:
-            payload = opened.view().data
-            writer.add(TYPE_OF[kind], [payload], key=key, num_tokens=link.num_tokens)
-            opened.close()
+            with closing(opened):
+                payload = opened.view().data
+                writer.add(TYPE_OF[kind], [payload], key=key, num_tokens=link.num_tokens)
         if progress:
             progress(done + 1, len(links))
     return len(links) - left, left
 
 
 def _sound(tier: KvTier, kind: Kind, key: bytes) -> OpenObject | None:
-    """An object that was read in full; None when it is gone or damaged."""
+    """An object that was read in full; None when it is gone or damaged. Raises DiskError."""
+    opened = None
     try:
         opened = open_file(tier.objects.path(kind, key))
-    except (Missing, CorruptFile):
-        return None
-    try:
-        opened.verify()
-    except CorruptFile:
-        opened.close()
+        verify_one(opened)
+    except (Missing, CorruptFile, DiskError) as failure:
+        if opened is not None:
+            opened.close()
+        if isinstance(failure, DiskError) and not is_bad(failure):
+            raise
         return None
     return opened

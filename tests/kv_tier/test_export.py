@@ -1,5 +1,6 @@
 """A session goes into a file and comes out on another node, whole or not at all."""
 
+import errno
 from dataclasses import replace
 
 import pytest
@@ -10,9 +11,10 @@ from kv_tier.bundle import BLOCK, MANIFEST, BadExport, Reader, Writer
 from kv_tier.carried import misfit
 from kv_tier.dump import verify_file
 from kv_tier.export import CannotExport, export_session
+from kv_tier.files import DiskError
 from kv_tier.importing import CannotImport, import_session
 from kv_tier.manifest import encode_manifest
-from kv_tier.open_object import open_file
+from kv_tier.open_object import OpenObject, open_file
 from kv_tier.sessions import BadName
 from tests.ingest.kept_sessions import NODE, SIZES, keep, paths_of, tier_at
 
@@ -101,6 +103,42 @@ def test_what_is_lost_or_damaged_is_left_out_and_counted(here, there, tmp_path):
     assert export_session(here, "default", "talk", tmp_path / "f").left == 2
     came = import_session(there, tmp_path / "f", "default", None, NODE)
     assert (came.objects, came.left, len(files_under(there))) == (2, 2, 2)
+
+
+@pytest.mark.parametrize(("number", "left"), [(errno.EIO, 1), (errno.EMFILE, None)])
+def test_a_sector_that_cannot_be_read_costs_its_object_alone(
+    here, tmp_path, monkeypatch, number, left
+):
+    """A shortage of this process costs nothing: it is said, and tried again."""
+    keep(here, "talk")
+    verify = OpenObject.verify
+
+    def failing(opened):
+        if opened.kind == "tail":
+            raise DiskError(opened.path, OSError(number, "no"))
+        verify(opened)
+
+    monkeypatch.setattr(OpenObject, "verify", failing)
+    if left is None:
+        with pytest.raises(DiskError):
+            export_session(here, "default", "talk", tmp_path / "f")
+        assert list(tmp_path.glob("*f*")) == []
+    else:
+        assert export_session(here, "default", "talk", tmp_path / "f").left == left
+
+
+def test_of_two_exports_to_one_file_the_first_that_is_done_wins(here, there, tmp_path):
+    keep(here, "talk")
+    done = []
+
+    def meanwhile(written, of):
+        if not done:
+            done.append(export_session(here, "default", "talk", tmp_path / "f"))
+
+    with pytest.raises(CannotExport, match="there already"):
+        export_session(here, "default", "talk", tmp_path / "f", meanwhile)
+    assert import_session(there, tmp_path / "f", "default", None, NODE).objects == done[0].objects
+    assert [path.name for path in tmp_path.glob("*f*")] == ["f"]
 
 
 def test_an_unknown_session_is_said_to_be_unknown(here, tmp_path):
