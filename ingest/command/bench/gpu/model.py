@@ -84,7 +84,7 @@ def prefill_rows(sides: Sides, tell: Tell) -> Iterator[Row]:
 
 
 def move_rows(sides: Sides, tell: Tell) -> Iterator[Row]:
-    """The GPU alone goes on twice as far; then the same with the CPU in between."""
+    """The GPU alone goes on as far as all three turns; then the same with the CPU in between."""
     sizes, gpu, cpu = sides.bench.plan.sizes, sides.gpu, sides.cpu
     length, count = sizes.moved, sizes.carried_on
     blocks = blocks_for(length + 3 * count)
