@@ -9,6 +9,7 @@ import pytest
 from ingest.command.bench.serve.drive import drive
 from ingest.command.bench.serve.load import Load, Prompts, wishes_of, wishes_of_trace
 from ingest.command.bench.serve.record import Record
+from ingest.command.bench.serve.shown import HEADS, MEASURES
 from ingest.command.bench.serve.summary import percentile, rows_of
 from ingest.command.main import run
 from router.simulator.workload import Lengths, Wish
@@ -176,11 +177,28 @@ def test_without_a_node_it_says_how_to_start_one(lockstep):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["--via", "fax"], ["--arrivals", "all"], ["--rate", "0"]],
+    ("arguments", "sentence"),
+    [
+        (["--via", "fax"], "--via: must be http or redis, got 'fax'"),
+        (["--arrivals", "all"], "--arrivals: must be poisson or gamma, got 'all'"),
+        (["--rate", "0"], "'--rate': Input should be greater than or equal to 0.001"),
+        (["--rate", "inf"], "--rate: at most 1,000,000 requests in all --seconds"),
+        (["--seconds", "1e9"], "--rate: at most 1,000,000 requests in all --seconds"),
+        (["--log", "/nowhere/x.jsonl"], "--log: must be a file in a folder that exists"),
+        (["--report", "/"], "--report: must be a file in a folder that exists, got /"),
+    ],
 )
-def test_wrong_usage_is_2(lockstep, arguments):
-    assert lockstep(*arguments)[0] == 2
+def test_wrong_usage_is_2_and_said_before_anything_runs(lockstep, arguments, sentence):
+    code, out, err = lockstep(*arguments)
+    assert (code, out) == (2, "")
+    assert sentence in err
+
+
+def test_tables_fit_a_terminal_of_80_columns(lockstep, node, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = lockstep(*FAST)
+    heads = [line.split() for line in out.splitlines() if line.split()[:1] == ["class"]]
+    assert heads == [[*HEADS.values()], ["class", *MEASURES.values()]]
 
 
 def test_a_mix_of_unknown_classes_is_refused(lockstep, node):

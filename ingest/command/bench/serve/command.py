@@ -23,6 +23,7 @@ from workers.sla import SlaTable
 MIX: Final = "realtime=0.3,standard=0.4,batch=0.3"
 WAYS: Final = ("http", "redis")
 ARRIVALS: Final = ("poisson", "gamma")
+REQUESTS_MAX: Final = 1_000_000  # of one run, on average: all of them are drawn before it begins
 
 
 def serve(
@@ -52,8 +53,13 @@ def serve(
     """Open-loop load on the running node: times, goodput and refusals, class by class."""
     config = settings()
     table = config.classes
-    if via not in WAYS or arrivals not in ARRIVALS:
-        raise Failure(f"--via is one of {WAYS}, --arrivals one of {ARRIVALS}", USAGE)
+    one_of("--via", via, WAYS)
+    one_of("--arrivals", arrivals, ARRIVALS)
+    if trace is None and rate * max(seconds, warmup) > REQUESTS_MAX:
+        raise Failure(f"--rate: at most {REQUESTS_MAX:,} requests in all --seconds", USAGE)
+    for option, path in (("--log", log), ("--report", report)):
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise Failure(f"{option}: must be a file in a folder that exists, got {path}", USAGE)
     context = context_of(config)
     longest = max(1, context // 2)
     load = Load(
@@ -89,6 +95,12 @@ def serve(
     write(log, lambda: "".join(json.dumps(r.line()) + "\n" for r in records))
     write(report, lambda: page(found, records))
     print(json.dumps(found)) if as_json else show(found)
+
+
+def one_of(option: str, given: str, names: tuple[str, ...]) -> None:
+    """Raises Failure."""
+    if given not in names:
+        raise Failure(f"{option}: must be {' or '.join(names)}, got {given!r}", USAGE)
 
 
 def planned(load: Load, trace: Path | None, speed: float, context: int) -> list[Wish]:

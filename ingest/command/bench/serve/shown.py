@@ -17,16 +17,17 @@ HEADS: Final[Mapping[str, str]] = {
     "output_tokens_per_s": "tokens/s",
 }
 MEASURES: Final[Mapping[str, str]] = {
-    "ttft_ms": "TTFT ms",
-    "tpot_ms": "TPOT ms",
-    "itl_ms": "ITL ms",
+    "ttft_ms": "TTFT",
+    "tpot_ms": "TPOT",
+    "itl_ms": "ITL",
 }
 
 
 def show(found: Mapping[str, Any]) -> None:
     """Two tables: what became of the requests, and how fast it was (p50, p90, p99)."""
-    ends = Table(*HEADS.values(), title="times from the scheduled arrival")
-    times = Table("class", *(f"{name} p50 / p90 / p99" for name in MEASURES.values()))
+    ends = Table(*HEADS.values(), box=None, title="what became of the requests")
+    title = "ms from the scheduled arrival: p50 / p90 / p99"
+    times = Table("class", *MEASURES.values(), box=None, title=title)
     for row in found["rows"]:
         ends.add_row(*("" if row[name] is None else str(row[name]) for name in HEADS))
         cells = (
