@@ -65,12 +65,12 @@ class Overload:
         return Wanted("", sla, now_ms, max(1, round(prompt)), max(1, round(output)))
 
     def shed(self, sla: str, pressure: Pressure) -> None:
-        """Ends the newest of a stream, so that `most` are left."""
+        """Ends the newest of a stream, so that `most` are left; other routers may be at it, too."""
         key = self.store.keys.requests(sla)
         entries = cast(list[Any], self.store.redis.xrevrange(key, count=LOOKED_AT))
-        gone, excess = 0, pressure.waiting - pressure.most
+        gone, excess = 0, min(pressure.waiting, self.store.redis.xlen(key)) - pressure.most
         for entry_id, fields in entries:
-            if gone == excess:
+            if gone >= excess:
                 break
             gone += self._end(sla, entry_id.decode(), fields or {}, pressure) == "refused"
         log.info("shed", sla=sla, requests=gone, waiting=pressure.waiting, most=pressure.most)

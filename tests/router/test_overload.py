@@ -9,7 +9,7 @@ from workers.address import parse_networks
 from workers.cost import CostModel
 from workers.promises import pressure
 from workers.sla import SlaClass, SlaTable
-from workers.wire import Keys, PoolLoad
+from workers.wire import Keys, PoolLoad, Pressure
 from workers.worker_store import WorkerStore
 
 TABLE = SlaTable(
@@ -134,3 +134,13 @@ def test_a_tenant_that_asks_for_too_much_by_stream_is_told_when_to_ask_again(red
     assert jobs[2]["code"] == "rate_limited"
     assert 25 <= jobs[2]["retry_after_s"] <= 30
     assert store.redis.hgetall(store.keys.promises) == {}
+
+
+def test_what_another_router_has_ended_is_not_ended_twice_over(store, make_router):
+    """Both saw the same five wait; what the first one left is what may wait."""
+    overload, seen = make_router().overload, Pressure(waiting=5, most=2, wait_ms=None)
+    for number in range(5):
+        add(store, number)
+    for _ in range(2):
+        overload.shed("batch", seen)
+    assert ends(store, 5).count("overloaded") == 3
