@@ -295,7 +295,7 @@ class Router:
         for view in self.sight.views():
             if not view.is_ready:  # nobody of its own looks after what its workers left
                 self.store.reap(view.name)
-        for move in replan(self.sight.views(), self.sight.jobs(), self.table, now_ms()):
+        for move in replan(self.sight.views(), self.sight.movable(), self.table, now_ms()):
             outcome = self.store.move(move.request_id, move.to_pool, move.reason)
             log.info(outcome, id=move.request_id, to=move.to_pool, reason=move.reason)
 

@@ -67,6 +67,11 @@ class Sight:
             self.facts = {job.wanted.request_id: job.wanted for job in self._jobs}
         return self._jobs
 
+    def movable(self) -> list[Job]:
+        """The same, but what has been claimed since: whether that waits or runs is known later."""
+        queued = {wanted.request_id for view in self.views() for wanted in view.queue}
+        return [job for job in self.jobs() if job.running or job.wanted.request_id in queued]
+
     def _are_new(self, ids: Mapping[str, Iterable[str]]) -> bool:
         """Whether there are any that another router queued, or this one before it was restarted."""
         known = self.facts.keys() | self._nameless

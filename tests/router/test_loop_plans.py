@@ -130,6 +130,19 @@ def test_what_a_lost_pool_ran_is_put_back_and_moved(store, router):
     assert queued(store, "cpu") == [job]
 
 
+def test_what_was_claimed_since_the_last_look_is_not_moved_as_if_it_waited(store, router):
+    say(store, "gpu")
+    jobs = [add(store), add(store)]
+    router.turn()
+    router.sight.forget()
+    look_again(router)
+    assert sorted(job.wanted.request_id for job in router.sight.movable()) == sorted(jobs)
+    [item] = store.claim("gpu", "gpu", 1)
+    router.sight.forget()
+    movable = {job.wanted.request_id for job in router.sight.movable()}
+    assert movable == set(jobs) - {item.job_id}
+
+
 def test_one_router_replans_at_a_time(store, router, text):
     other = Router(store, "router-1", text, ())
     other.join()
