@@ -59,7 +59,9 @@ class Arrays(Protocol):
 
 
 class Device(Arrays, Protocol):
-    """Memory of a processor other than this one."""
+    """Memory of a processor other than this one.   name: the processor's, for a person"""
+
+    name: str
 
     def free_bytes(self) -> int:
         """What reserve can still give, all in all."""

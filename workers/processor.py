@@ -40,7 +40,7 @@ class Processor:
         from workers.engine.calibrate import machine_of
 
         if self.device is not None:
-            return machine_of(0, "", getattr(self.device, "name", "device"))
+            return machine_of(0, "", self.device.name)
         return machine_of(settings.num_threads, getattr(self.ops, "isa", ""))
 
     def load_model(
