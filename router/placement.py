@@ -237,10 +237,12 @@ def plan(way: Way, because: str) -> Plan:
 
 
 def shown_ms(ms: float) -> str:
-    """A duration for a person: 12 ms, 3.4 s, 12 min."""
+    """A duration for a person: 12 ms, 3.4 s, 12 min, 8 h."""
     if ms < 1000:
         return f"{ms:.0f} ms"
-    return f"{ms / 1000:.1f} s" if ms < 120_000 else f"{ms / 60_000:.0f} min"
+    if ms < 120_000:
+        return f"{ms / 1000:.1f} s"
+    return f"{ms / 60_000:.0f} min" if ms < 7_200_000 else f"{ms / 3_600_000:.3g} h"
 
 
 def shown_part(part: float) -> str:

@@ -67,9 +67,11 @@ def promise(row: Row) -> str:
 
 
 def kept(row: Row) -> str:
-    """The share so far beside the one that is promised."""
-    target = f"{row['target']:.4g}"
-    return f"– of {target}" if row["attainment"] is None else f"{row['attainment']:.4g} of {target}"
+    """The share so far, and in brackets the one that is promised."""
+    target = f"({100 * row['target']:.4g} %)"
+    return (
+        f"– {target}" if row["attainment"] is None else f"{100 * row['attainment']:.4g} % {target}"
+    )
 
 
 def broken(row: Row) -> str:

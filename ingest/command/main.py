@@ -148,7 +148,11 @@ def configuration_sentence(error: Exception) -> str:
 
     if not isinstance(error, ValidationError):
         return f"lockstep.toml: {error}"
-    found = [(".".join(map(str, item["loc"])), item["msg"]) for item in error.errors()]
+    unknown = "there is no such setting; README's table has them all"
+    found = [
+        (".".join(map(str, e["loc"])), unknown if e["type"] == "extra_forbidden" else e["msg"])
+        for e in error.errors()
+    ]
     return "; ".join(f"{name}: {message}" for name, message in found)
 
 

@@ -224,6 +224,15 @@ def test_a_wrong_setting_is_2_and_named(lockstep, environment):
     assert err.startswith("lockstep: configuration: port: ")
 
 
+def test_a_setting_that_is_none_is_2_and_said_in_words(lockstep, environment, tmp_path):
+    environment.chdir(tmp_path)
+    (tmp_path / "lockstep.toml").write_text("[slas.realtime]\nttft_ms = 1\n")
+    settings.cache_clear()
+    code, _, err = lockstep("status")
+    assert code == 2
+    assert err.startswith("lockstep: configuration: slas: there is no such setting; ")
+
+
 def test_a_url_that_is_no_redis_is_2_and_named(lockstep, environment):
     environment.setenv("LOCKSTEP_REDIS_URL", "http://127.0.0.1:6379")
     settings.cache_clear()

@@ -38,8 +38,9 @@ def test_classes_tell_what_they_promise_what_waits_and_what_was_kept():
     pulse = Pulse(streams, {}, [], 1, promises=promises | {("realtime", "tokens"): 5000})
     full = {"batch": Pressure(waiting=900, most=800, wait_ms=61_000.0, retry_ms=9_000.0)}
     realtime, standard, batch = class_rows(pulse, SlaTable(), full)
-    assert (kept(realtime), kept(standard)) == ("0.97 of 0.99", "– of 0.95")
+    assert (kept(realtime), kept(standard)) == ("97 % (99 %)", "– (95 %)")
     assert realtime["outcomes"] == {"kept": 97, "ttft": 2, "overloaded": 1}
     assert promise(realtime) == "first token in 2.0 s, 100 ms a token"
     assert promise(batch) == "end in 60 min"
+    assert promise(batch | {"deadline_ms": 28_800_000}) == "end in 8 h"
     assert (waiting(realtime), waiting(batch)) == ("4", "900 of 800")
