@@ -4,7 +4,6 @@ python -m pytest -m slow tests/router/simulator
 """
 
 from itertools import count
-from statistics import mean
 
 import pytest
 
@@ -37,17 +36,16 @@ def test_a_million_events_break_no_invariant():
 
 
 @pytest.mark.slow
-def test_who_is_refused_would_have_waited_about_as_predicted():
-    """A replay of the same seed in which the door takes him shows it, in the mean."""
+def test_who_is_refused_would_have_been_too_late():
+    """A replay of the same seed in which the door takes him shows it."""
     system = variants("gpu+cpu")[0]
     requests = wishes(WORKLOADS["chat"], 8192, 1.8, seed=7, horizon_s=240)
     first = play(system, HARDWARE, TABLE, requests, 240, is_patient=True)
     refused = [job for job in first.jobs if job.state == REFUSED][:8]
     assert refused
-    predicted, seen = [], []
+    met = []
     for job in refused:
         again = play(system, HARDWARE, TABLE, requests, 240, is_patient=True, let_in={job.id})
         [taken] = [other for other in again.jobs if other.id == job.id]
-        predicted.append(job.plan.ttft_ms)
-        seen.append(taken.ttft_ms)
-    assert mean(predicted) == pytest.approx(mean(seen), rel=0.25)
+        met.append(taken.is_met(TABLE))
+    assert sum(met) <= len(met) / 4
