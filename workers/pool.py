@@ -133,8 +133,9 @@ def build_worker(pool: str, config: Settings) -> "PoolWorker":
     Raises BadModel, DeviceAbsent, DeviceFull, DeviceLost.
     """
     store = WorkerStore.of(config)  # before rq is imported: it reads its key prefix then
-    from workers.queue.pool_worker import PoolWorker, after_layer
+    from workers.queue.pool_worker import PoolWorker
     from workers.queue.pulse import Pulse
+    from workers.queue.runner import after_layer
     from workers.queue.slot import take_slot
     from workers.session.backing import Backing
 

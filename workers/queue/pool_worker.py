@@ -10,31 +10,32 @@ short requests never wait for a disk.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from redis.exceptions import RedisError
 from rq.worker_registration import clean_worker_registry
 
 from kernels.arrays import DeviceError
 from workers.engine.engine import Output, StepAbandoned
-from workers.engine.load import EngineLoad
 from workers.log import logger
 from workers.queue.batch_worker import BatchWorker
+from workers.queue.displacing import room_beyond
 from workers.queue.emitter import Emitter, Told
 from workers.queue.messages import Do, Lost, Message, Work
 from workers.queue.moving import Mover
 from workers.queue.parking import Parking
 from workers.queue.pulse import Pulse
 from workers.queue.reporting import Outputs, with_files, with_load
+from workers.queue.runner import Runner
+from workers.queue.wishes import Wishes
 from workers.session.keeper_of_sessions import Ended
 from workers.session.part import SessionPart
 from workers.session.turn import OpenTurn, Prepared
 from workers.session.writer import Suspended
-from workers.wire import POOLS, EndEvent, PoolLoad, Request, TokenEvent
+from workers.wire import POOLS, EndEvent, PoolLoad, TokenEvent
 from workers.worker_store import NO_MORE, Claimed, WorkerStore
 
 if TYPE_CHECKING:
@@ -52,32 +53,6 @@ NO_SESSIONS: Final = EndEvent(
     status="failed", code="no_sessions", error="session_id: this pool keeps no sessions"
 )
 CANCELLED: Final = EndEvent(status="cancelled", code="cancelled", error="the request was cancelled")
-
-
-class Runner(Protocol):
-    """What this worker needs of an engine (workers.engine.engine.Engine)."""
-
-    is_stalled: bool
-
-    def add(self, request: Request, journal: Sequence[TokenEvent] = (), /) -> None: ...
-    def cancel(self, request_id: str) -> None: ...
-    def promote(self, request_id: str, sla: str) -> None: ...
-    def drop(self, request_id: str) -> None: ...
-    def has_work(self) -> bool: ...
-    def step(self) -> list[Output]: ...
-    def load(self) -> EngineLoad: ...
-    def rest(self) -> None: ...
-
-
-def after_layer(pulse: Pulse) -> Callable[[], None]:
-    """What the engine calls after each layer: it moves; a stopping worker leaves a long step."""
-
-    def moved() -> None:
-        pulse.progress += 1
-        if pulse.is_patience_over:
-            raise StepAbandoned
-
-    return moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +86,7 @@ class PoolWorker(BatchWorker):
         self.engine, self.model = engine, model
         self.emitter = Emitter(store, pool, name, pulse, on_lost=self.lost, on_end=self.release)
         self.running: dict[str, Running] = {}
-        self.cancelled: set[str] = set()  # while a restorer has it
-        self.moving: dict[str, str] = {}  # likewise: to which pool
-        self.promoted: dict[str, str] = {}  # to which class, of whatever is held
+        self.wishes = Wishes()
         self.load = engine.load()
         self.load_at = 0.0
         self.rounds = 0
@@ -164,7 +137,7 @@ class PoolWorker(BatchWorker):
         return Prepared(item.request, [e for e in events if isinstance(e, TokenEvent)])
 
     def start(self, item: Claimed, prepared: Prepared | None) -> None:
-        is_cancelled, pool = self.no_longer_prepared(item.job_id)
+        is_cancelled, pool = self.wishes.take(item.job_id)
         if prepared is None:
             self.emitter.put(Told(item, UNREADABLE))
         elif is_cancelled:
@@ -180,7 +153,7 @@ class PoolWorker(BatchWorker):
 
     def add(self, item: Claimed, prepared: Prepared) -> None:
         self.running[item.job_id] = Running(item, prepared.text, prepared.turn)
-        request, journal = self.classed(prepared.request), prepared.journal
+        request, journal = self.wishes.classed(prepared.request), prepared.journal
         if self.sessions is None:
             self.engine.add(request, journal)
         else:
@@ -189,19 +162,8 @@ class PoolWorker(BatchWorker):
             behind = keep or item.then_pool is not None  # what goes on elsewhere is on its way soon
             self.sessions.engine.add(request, journal, prefix=prefix, keep=keep, behind=behind)
 
-    def classed(self, request: Request) -> Request:
-        """With the class that it was given while a restorer had it."""
-        sla = self.promoted.get(request.id, request.sla)
-        return request if sla == request.sla else msgspec.structs.replace(request, sla=sla)
-
-    def no_longer_prepared(self, job_id: str) -> tuple[bool, str | None]:
-        """What was wished while a restorer had it: its end; another pool."""
-        is_cancelled = job_id in self.cancelled
-        self.cancelled.discard(job_id)
-        return is_cancelled, self.moving.pop(job_id, None)
-
     def discard(self, item: Claimed, prepared: Prepared | None) -> None:
-        self.no_longer_prepared(item.job_id)
+        self.wishes.take(item.job_id)
         if prepared is not None:
             prepared.close()
 
@@ -286,29 +248,25 @@ class PoolWorker(BatchWorker):
         if job_id in self.running:
             self.engine.cancel(job_id)
         elif job_id in self.held and self.sessions is not None:
-            self.cancelled.add(job_id)
+            self.wishes.cancelled.add(job_id)
 
     def promote(self, job_id: str, sla: str) -> None:
         """The engine ranks it anew from the next step on."""
         if job_id in self.held:
-            self.promoted[job_id] = sla
+            self.wishes.promoted[job_id] = sla
         if job_id in self.running:
             self.engine.promote(job_id, sla)
 
     def extra_room(self) -> Mapping[str, int]:
-        """As many of a class as there are less urgent ones here that have their place still."""
+        """More urgent ones, as many as displace others here."""
         if self.is_shut():
             return NO_MORE
-        table, held = self.store.table, list(self.held.values())
-        levels = [table.urgency[table[self.class_of(item)].name] for item in held]
-        displaced = max(0, len(held) - self.capacity)
-        lower = {n: sum(other > level for other in levels) for n, level in table.urgency.items()}
-        return {name: count - displaced for name, count in lower.items() if count > displaced}
+        classes = [self.class_of(item) for item in list(self.held.values())]
+        return room_beyond(classes, self.capacity, self.store.table)
 
     def class_of(self, item: Claimed) -> str:
-        """Its class now."""
-        claimed_as = item.request.sla if item.request is not None else self.store.table.names[-1]
-        return self.promoted.get(item.job_id, claimed_as)
+        """Its class now; of what cannot be read the least urgent."""
+        return self.wishes.class_of(item) or self.store.table.names[-1]
 
     def move(self, job_id: str, pool: str) -> None:
         """Between steps: what it has computed goes into files, and the other pool goes on."""
@@ -317,7 +275,7 @@ class PoolWorker(BatchWorker):
         running = self.running.get(job_id)
         if running is None:
             if job_id in self.held:
-                self.moving[job_id] = pool
+                self.wishes.moving[job_id] = pool
             return
         if self.mover.move(running.item, pool, self.sessions.engine, self.sessions.writer):
             self.forget(job_id)
@@ -390,8 +348,7 @@ class PoolWorker(BatchWorker):
     def release(self, item: Claimed) -> bool:
         was_here = super().release(item)
         if was_here:
-            self.no_longer_prepared(item.job_id)
-            self.promoted.pop(item.job_id, None)
+            self.wishes.forget(item.job_id)
         return was_here
 
     def lost(self, item: Claimed) -> None:

@@ -18,6 +18,7 @@ from workers.engine.kept import Kept
 from workers.engine.load import EngineLoad
 from workers.queue.emitter import Emitter, Told
 from workers.queue.messages import Do, Message, Work
+from workers.queue.wishes import Wishes
 from workers.session.backing import Backing
 from workers.session.keeper_of_sessions import KeeperOfSessions
 from workers.session.restorer import Restorer
@@ -38,7 +39,7 @@ class Worker(Protocol):
     name: str
     inbox: "SimpleQueue[Message]"
     held: dict[str, Claimed]
-    cancelled: set[str]
+    wishes: Wishes
     emitter: Emitter
     load: EngineLoad
     capacity: int
@@ -136,7 +137,7 @@ class SessionPart:
 
     def is_wanted(self, item: Claimed) -> bool:
         worker = self.worker
-        return worker.held.get(item.job_id) is item and item.job_id not in worker.cancelled
+        return worker.held.get(item.job_id) is item and item.job_id not in worker.wishes.cancelled
 
     def release(self, kept: Kept) -> None:
         self.worker.inbox.put(Do(partial(self.engine.release, kept)))

@@ -13,8 +13,9 @@ def main(url, home, pool, lease_s, step_s, capacity):
     store = WorkerStore(url, Keys("lockstep"), lease_s=float(lease_s))
     from fake_engine import FakeEngine
 
-    from workers.queue.pool_worker import PoolWorker, after_layer
+    from workers.queue.pool_worker import PoolWorker
     from workers.queue.pulse import Pulse
+    from workers.queue.runner import after_layer
     from workers.queue.slot import take_slot
 
     slot, pulse = take_slot(Path(home), pool), Pulse()

@@ -1,5 +1,28 @@
 """A full pool claims what is more urgent than what it runs, and no more than makes way for it."""
 
+import pytest
+
+from workers.queue.displacing import room_beyond
+from workers.sla import SlaTable
+
+TABLE = SlaTable()
+
+
+@pytest.mark.parametrize(
+    ("held", "beyond"),
+    [
+        ([], {}),
+        (["batch", "batch"], {"realtime": 2, "standard": 2}),
+        (["batch", "standard"], {"realtime": 2, "standard": 1}),
+        (["realtime", "realtime"], {}),
+        (["batch", "batch", "realtime"], {"realtime": 1, "standard": 1}),
+        (["batch", "standard", "realtime"], {"realtime": 1}),
+        (["batch", "batch", "realtime", "realtime"], {}),
+    ],
+)
+def test_each_less_urgent_one_that_has_its_place_makes_way_for_one(held, beyond):
+    assert room_beyond(held, 2, TABLE) == beyond
+
 
 def ids(items):
     return [item.job_id for item in items]

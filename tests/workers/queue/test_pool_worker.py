@@ -89,7 +89,7 @@ def test_what_is_cancelled_while_it_is_restored_never_starts(desk):
     desk.run()
     job = desk.node.store.job("r1")
     assert (job["status"], job["text"]) == ("cancelled", "Hel")
-    assert desk.worker.held == {} and desk.worker.cancelled == set()
+    assert desk.worker.held == {} and desk.worker.wishes.cancelled == set()
 
 
 def test_what_is_moved_while_it_is_restored_is_handed_over_at_once(desk):
@@ -100,7 +100,7 @@ def test_what_is_moved_while_it_is_restored_is_handed_over_at_once(desk):
     assert ready.prefix.is_closed and not desk.engine.requests
     desk.run()
     assert desk.node.queue("gpu") == ["r1"]
-    assert (desk.worker.held, desk.worker.moving) == ({}, {})
+    assert (desk.worker.held, desk.worker.wishes.moving) == ({}, {})
 
 
 def test_what_is_lost_while_it_is_restored_is_given_back(desk):
@@ -117,7 +117,7 @@ def test_a_wish_for_an_item_that_ended_is_forgotten_with_it(desk):
     desk.worker.move("r2", "gpu")
     desk.run()
     assert desk.node.store.job("r1")["text"] == expected_text("r1", 4)
-    assert (desk.worker.cancelled, desk.worker.moving) == (set(), {})
+    assert (desk.worker.wishes.cancelled, desk.worker.wishes.moving) == (set(), {})
 
 
 def test_an_item_that_ends_by_itself_is_not_moved(desk):

@@ -12,8 +12,9 @@ from rq.suspension import resume, suspend
 from rq.worker import Worker
 
 from tests.workers.queue.fake_engine import FakeEngine, expected_text
-from workers.queue.pool_worker import PoolWorker, after_layer
+from workers.queue.pool_worker import PoolWorker
 from workers.queue.pulse import Pulse
+from workers.queue.runner import after_layer
 from workers.queue.serializer import MsgpackSerializer
 
 LONG = 100_000
