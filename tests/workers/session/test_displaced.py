@@ -46,6 +46,9 @@ def test_memory_of_a_batch_request_goes_to_an_urgent_one_and_comes_back(pools, j
 def test_what_waits_in_files_can_be_cancelled_and_moved(pools, judge, wish):
     """While the urgent one has its memory."""
     pools.start("cpu", 0.05, LOCKSTEP_KV_MIB="1")
+    if wish == "move":
+        pools.start("gpu")
+        until_ready(pools, "gpu")  # now, for the urgent one does not last for ever
     blocks = until_ready(pools).total_blocks
     pools.ask("slow", session=None, token_ids=PROMPT, max_tokens=blocks * 256 - 395, sla="batch")
     pools.until_tokens("slow", 5)
@@ -57,7 +60,6 @@ def test_what_waits_in_files_can_be_cancelled_and_moved(pools, judge, wish):
         pools.store.cancel("slow")
         assert pools.end("slow")["status"] == "cancelled"
     else:
-        pools.start("gpu")
         pools.store.move("slow", "gpu")
         pools.until_tokens("slow", had + 5)
         assert pools.store.job("slow")["pool"] == "gpu"
