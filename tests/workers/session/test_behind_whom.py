@@ -7,6 +7,7 @@ import pytest
 
 from tests.workers.session.fakes import item_of, turn_of
 from workers.queue.pool_worker import PoolWorker
+from workers.queue.wishes import Wishes
 from workers.session.turn import Prepared
 
 
@@ -14,9 +15,8 @@ def added(item, turn):
     """(keep, behind) that the engine is told."""
     told = {}
     engine = SimpleNamespace(add=lambda *args, **named: told.update(named))
-    worker = SimpleNamespace(
-        running={}, classed=lambda request: request, sessions=SimpleNamespace(engine=engine)
-    )
+    sessions = SimpleNamespace(engine=engine)
+    worker = SimpleNamespace(running={}, wishes=Wishes(), sessions=sessions)
     PoolWorker.add(worker, item, Prepared(item.request, (), None, turn))
     return told["keep"], told["behind"]
 
