@@ -1,7 +1,8 @@
 """An RQ worker that runs many jobs at once, and never holds one without a lease.
 
-Registration, state, signals, commands and suspension are RQ's; how it gets jobs is ours: it waits
-for a ring of the queue's bell, and claims by script, so that nothing is popped but unleased.
+Registration, state, signals, commands and suspension are RQ's (rq_worker.py); how it gets jobs is
+ours: it waits for a ring of the queue's bell, and claims by script, so that nothing is popped but
+unleased.
 
     listener    bell ──claim──► held ──hand_in──► inbox    sleeps while there is no room
     main        inbox ──start──► advance, advance, ...      owns the work; waits for no Redis in it
@@ -11,7 +12,7 @@ for a ring of the queue's bell, and claims by script, so that nothing is popped 
 A batch is one "job" to RQ's work(): max_jobs counts batches.
 
 Invariants: an item is in held from its claim until its end is written, it is handed back, or its
-lease is lost; the hooks run in the main thread; after stopping is set nothing is claimed.
+lease is lost; the hooks run in the main thread; once stopping is set no claim begins.
 """
 
 import threading
@@ -24,26 +25,23 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError
 from rq.command import handle_command, parse_payload
-from rq.defaults import RQ_KEY_PREFIX as rq_prefix
-from rq.worker import SimpleWorker, WorkerStatus
+from rq.worker import WorkerStatus
 
 from workers.log import logger
 from workers.queue.bookkeeper import Bookkeeper
 from workers.queue.listener import Listener
 from workers.queue.messages import Cancel, Do, Lost, Message, Move, Promote, Stop, Work
-from workers.queue.patience import patiently
 from workers.queue.pulse import Pulse
-from workers.queue.serializer import MsgpackSerializer
+from workers.queue.rq_worker import RqWorker
 from workers.worker_store import NO_MORE, Claimed, WorkerStore
 
 log = logger("queue")
-WORKER_TTL_S: Final = 30  # RQ keeps a silent worker's registration for this and a minute
 IDLE_WAKE_S: Final = 10.0
 BURST_WAKE_S: Final = 0.01
 FLUSH_S: Final = 1.0  # what a stopping worker waits for a claim, and for its last results
 
 
-class BatchWorker(SimpleWorker):
+class BatchWorker(RqWorker):
     """Children say what is done with what is claimed: start, advance, has_work, cancel, drop.
 
     Hooks run in the main thread, unless they say otherwise.
@@ -52,21 +50,12 @@ class BatchWorker(SimpleWorker):
     def __init__(
         self, store: WorkerStore, queue: str, *, name: str, capacity: int, pulse: Pulse
     ) -> None:
-        assert rq_prefix == store.keys.rq_prefix, f"rq was imported before the store: {rq_prefix}"
-        self.pulse = pulse
-        super().__init__(
-            [queue],
-            name=name,
-            connection=store.blocking(WORKER_TTL_S),
-            serializer=MsgpackSerializer,
-            worker_ttl=WORKER_TTL_S,
-            log_job_description=False,
-        )
-        self.store, self.queue_name, self.capacity = store, queue, capacity
+        super().__init__(store, queue, name=name, pulse=pulse)
+        self.capacity = capacity
         self.inbox: SimpleQueue[Message] = SimpleQueue()
         self.held: dict[str, Claimed] = {}
         self.burst = self.crashed = False
-        self.claiming = threading.Lock()  # claims change held under it; stopping is set under it
+        self.claiming = threading.Lock()  # claims change held under it
         self.listener = Listener(
             store, queue, pulse, claim=self.claim, has_room=lambda: self.room() > 0
         )
@@ -152,15 +141,6 @@ class BatchWorker(SimpleWorker):
         if not self.burst:
             self.listener.start()
 
-    def _set_ip_address(self, connection: Any) -> None:
-        """RQ's first command: the store may start beside us."""
-        self.patiently(lambda: super(BatchWorker, self)._set_ip_address(connection))
-
-    def register_birth(self) -> None:
-        """A worker of this name that RQ remembers is dead: the name is ours (slot.py)."""
-        self.patiently(lambda: self.connection.delete(self.key))
-        self.patiently(super().register_birth)
-
     def subscribe(self) -> None:
         self.pubsub = self.connection.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
         self.patiently(
@@ -174,12 +154,6 @@ class BatchWorker(SimpleWorker):
         self.pubsub_thread = self.pubsub.run_in_thread(  # type: ignore[assignment]
             sleep_time=60, daemon=True, exception_handler=self._pubsub_exception_handler
         )
-
-    def _pubsub_exception_handler(self, error: Exception, *_: Any) -> None:
-        """The subscription comes back by itself with the connection; the loop must only go on."""
-        if not isinstance(error, RedisError | OSError):
-            raise error
-        time.sleep(1.0)
 
     def handle_payload(self, message: Any) -> None:
         payload = parse_payload(message)
@@ -203,19 +177,6 @@ class BatchWorker(SimpleWorker):
         self._stop_requested = True
         self.pulse.stop()
         self.inbox.put(Stop())
-
-    @property
-    def should_run_maintenance_tasks(self) -> bool:
-        return False  # the bookkeeper does it, and while a batch runs too
-
-    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        self.patiently(lambda: super(BatchWorker, self).heartbeat(timeout, pipeline))
-
-    def set_state(self, state: str, pipeline: Any = None) -> None:
-        self.patiently(lambda: super(BatchWorker, self).set_state(state, pipeline))
-
-    def check_for_suspension(self, burst: bool) -> None:
-        self.patiently(lambda: super(BatchWorker, self).check_for_suspension(burst))
 
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None
@@ -319,9 +280,6 @@ class BatchWorker(SimpleWorker):
         del self.held[item.job_id]
         self.listener.wake()
         return True
-
-    def patiently(self, call: Any) -> Any:
-        return patiently(call, lambda: self.pulse.stopping, self.name)
 
     # --- the main thread ---
 

@@ -1,0 +1,67 @@
+"""RQ's worker as it is here: it waits for a store that is away, and leaves maintenance to us.
+
+RQ's own ends where the store does not answer. Whatever of it asks the store while a worker runs is
+asked again and again instead, until it answers or the worker is to stop.
+"""
+
+import time
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+from rq.defaults import RQ_KEY_PREFIX as rq_prefix
+from rq.worker import SimpleWorker
+
+from workers.queue.patience import patiently
+from workers.queue.pulse import Pulse
+from workers.queue.serializer import MsgpackSerializer
+from workers.worker_store import WorkerStore
+
+WORKER_TTL_S: Final = 30  # RQ keeps a silent worker's registration for this and a minute
+
+
+class RqWorker(SimpleWorker):
+    """Of one queue. What it runs, and how it gets that, is batch_worker.py's."""
+
+    def __init__(self, store: WorkerStore, queue: str, *, name: str, pulse: Pulse) -> None:
+        assert rq_prefix == store.keys.rq_prefix, f"rq was imported before the store: {rq_prefix}"
+        self.pulse = pulse
+        super().__init__(
+            [queue],
+            name=name,
+            connection=store.blocking(WORKER_TTL_S),
+            serializer=MsgpackSerializer,
+            worker_ttl=WORKER_TTL_S,
+            log_job_description=False,
+        )
+        self.store, self.queue_name = store, queue
+
+    def patiently(self, call: Any) -> Any:
+        return patiently(call, lambda: self.pulse.stopping, self.name)
+
+    def _set_ip_address(self, connection: Any) -> None:
+        """RQ's first command: the store may start beside us."""
+        self.patiently(lambda: super(RqWorker, self)._set_ip_address(connection))
+
+    def register_birth(self) -> None:
+        """A worker of this name that RQ remembers is dead: the name is ours (slot.py)."""
+        self.patiently(lambda: self.connection.delete(self.key))
+        self.patiently(super().register_birth)
+
+    def _pubsub_exception_handler(self, error: Exception, *_: Any) -> None:
+        """The subscription comes back by itself with the connection; the loop must only go on."""
+        if not isinstance(error, RedisError | OSError):
+            raise error
+        time.sleep(1.0)
+
+    @property
+    def should_run_maintenance_tasks(self) -> bool:
+        return False  # the bookkeeper does it, and while a batch runs too
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        self.patiently(lambda: super(RqWorker, self).heartbeat(timeout, pipeline))
+
+    def set_state(self, state: str, pipeline: Any = None) -> None:
+        self.patiently(lambda: super(RqWorker, self).set_state(state, pipeline))
+
+    def check_for_suspension(self, burst: bool) -> None:
+        self.patiently(lambda: super(RqWorker, self).check_for_suspension(burst))
