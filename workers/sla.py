@@ -35,7 +35,7 @@ class BadClass(ValueError):
 class SlaClass(msgspec.Struct, frozen=True, kw_only=True):
     """One class.
 
-    weight       share of reading while all classes have something waiting, 1 to 1000
+    weight       share of what is placed while all classes have something waiting, 1 to 1000
     handicap_ms  a request counts as if it had arrived so much later, >= 0; 0: the most urgent
     ttft_ms      promised ms from arrival to the first token; None: nothing is promised
     tpot_ms      promised mean ms per output token after the first; None: nothing is promised
