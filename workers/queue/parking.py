@@ -52,9 +52,15 @@ class Parking(Clerk[Parked]):
         kept = self.engine.park(request_id)
         if kept is None:
             return
-        self.parked[request_id] = Parked(kept.request, list(kept.token_ids), kept.num_kv)
-        written = Do(partial(self.engine.written, request_id))
+        parked = Parked(kept.request, list(kept.token_ids), kept.num_kv)
+        self.parked[request_id] = parked
+        written = Do(partial(self.written, request_id, parked))
         self.writer.put(Suspended(kept, then=partial(self.to_main.put, written), is_urgent=True))
+
+    def written(self, request_id: str, parked: Parked) -> None:
+        """Of a request that left and came back meanwhile, what was parked last is what counts."""
+        if self.parked.get(request_id) is parked:
+            self.engine.written(request_id)
 
     def forget(self, request_id: str) -> None:
         """It has ended, or is somebody else's."""
