@@ -22,13 +22,23 @@ LEFT_OUT: list[str] = []
 def pycuda_place():
     """Where the PyCUDA of these tests lies, in front of sys.path; "" for the installed one."""
     try:
-        place = site()
+        return found()
     except NoPyCuda as error:
         LEFT_OUT.append(str(error))
         pytest.skip(f"the GPU's host code cannot run: {error}")
-    if place is not None:
-        sys.path.insert(0, str(place))
-    return "" if place is None else str(place)
+
+
+@cache
+def found() -> str:
+    """As pycuda_place; each module that has the fixture asks, and the first one changes sys.path.
+
+    Raises NoPyCuda.
+    """
+    place = site()
+    if place is None:
+        return ""
+    sys.path.insert(0, str(place))
+    return str(place)
 
 
 @pytest.fixture(scope="session")
