@@ -110,7 +110,8 @@ class Settings(BaseSettings):
         default=0, ge=0, description="tokens, prompt and output, of one tenant in a minute; 0: any"
     )
     sla: Annotated[dict[str, Any], NoDecode] = Field(
-        default={}, description="classes and what they promise: see below; in a variable as JSON"
+        default={},
+        description='classes and what they promise: see "Classes"; in a variable as JSON',
     )
     webhook_secret: str | None = Field(
         default=None, description="whsec_...; unset: made at first start"
