@@ -30,7 +30,9 @@ def enqueue(
     chat: Annotated[
         bool, Option("--chat", help="The prompt is what a user says to an assistant.")
     ] = False,
-    sla: Annotated[str, Option(help="realtime, standard or batch.")] = "standard",
+    sla: Annotated[
+        str, Option(help="realtime, standard, batch, or a class of lockstep.toml.")
+    ] = "standard",
     id: Annotated[str | None, Option(help="Idempotency key; absent: one is made up.")] = None,
     max_tokens: Annotated[int | None, Option(help="Output tokens at most.")] = None,
     temperature: Annotated[float | None, Option(help="0 is greedy.")] = None,
@@ -41,7 +43,7 @@ def enqueue(
     deadline_ms: Annotated[int | None, Option(help="Expires so long after arrival.")] = None,
     webhook: Annotated[str | None, Option(help="URL the result is posted to.")] = None,
     patience: Annotated[
-        float | None, Option(metavar="SECONDS", help="Wait so long while the class is full.")
+        float | None, Option(min=0, metavar="SECONDS", help="Wait so long while the class is full.")
     ] = None,
     field: Annotated[
         list[str] | None, Option(metavar="NAME=JSON", help="Any other field of a request.")

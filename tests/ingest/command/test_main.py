@@ -188,6 +188,7 @@ def test_status_of_the_node(lockstep, node):
         ["enqueue", "--messages", "@/nowhere"],
         ["enqueue", "Hello", "--sla", "urgent"],
         ["enqueue", "Hello", "--max-tokens", "many"],
+        ["enqueue", "Hello", "--patience", "-1"],
         ["enqueue", "Hello", "--field", "min_p"],
         ["enqueue", "Hello", "--field", "x=" + "9" * 40],
         ["enqueue", "\udcff"],
