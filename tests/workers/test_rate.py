@@ -121,6 +121,15 @@ def test_a_request_that_is_cancelled_in_its_stream_gives_all_back(make_store):
     assert tokens_left(store) == 100
 
 
+def test_a_limit_that_is_new_begins_full(make_store):
+    assert accept(make_store(requests_per_min=10), "r1").is_new
+    both = make_store(requests_per_min=10, tokens_per_min=100)
+    assert accept(both, "r2", num_tokens=90).is_new
+    assert tokens_left(both) == 10
+    assert accept(make_store(tokens_per_min=100), "r3").is_new
+    assert accept(make_store(requests_per_min=2, tokens_per_min=100), "r4", num_tokens=0).is_new
+
+
 def test_without_limits_nothing_is_kept(make_store):
     store = make_store()
     assert accept(store, "r1").is_new

@@ -8,13 +8,16 @@ local MINUTE_MS, RATE_KEEP_S = 60000, 7200
 
 local function rate_key(tenant) return P .. ':rate:' .. tenant end
 
--- Both buckets as they are now.
+-- Both buckets as they are now. Where there was no limit before, it is full.
 local function buckets(key, requests_per_min, tokens_per_min)
-  local known = redis.call('HMGET', key, 'requests', 'tokens', 'at_ms')
+  local known = redis.call('HMGET', key, 'requests', 'tokens', 'at_ms', 'requests_per_min',
+    'tokens_per_min')
   local share = math.max(0, NOW_MS - tonumber(known[3] or 0)) / MINUTE_MS
-  local requests = (tonumber(known[1]) or requests_per_min) + share * requests_per_min
-  local tokens = (tonumber(known[2]) or tokens_per_min) + share * tokens_per_min
-  return math.min(requests_per_min, requests), math.min(tokens_per_min, tokens)
+  local function bucket(level, before, per_min)
+    if not level or tonumber(before or 0) == 0 then return per_min end
+    return math.min(per_min, tonumber(level) + share * per_min)
+  end
+  return bucket(known[1], known[4], requests_per_min), bucket(known[2], known[5], tokens_per_min)
 end
 
 local function keep_buckets(key, requests, tokens)
