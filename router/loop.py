@@ -48,6 +48,7 @@ READ_ATTEMPTS: Final = 2  # times max_attempts: then a poison message is not eve
 FULL_PAUSE_S: Final = 0.05  # until the pools may have room again
 CLASSES: Final = SlaTable()
 MAX_QUEUE: Final = 10_000
+LATER_MOST: Final = 256
 
 log = logger("router")
 
@@ -90,6 +91,7 @@ class Router:
         self.sight = Sight(store, text.name)
         self.overload = Overload(store, table, allow, max_queue)
         self.held: list[Held] = []
+        self.later: list[Entry] = []  # too large for the pools that are ready, while one loads
         self.stop_asked = stop_asked
         self.prefetch = prefetch
         self.num_handled = 0
@@ -100,7 +102,7 @@ class Router:
 
     def join(self) -> None:
         """At the start, and again after the store was away: the groups, and what was left over."""
-        self.held = []
+        self.held, self.later = [], []
         self.consumer.join()
         tell_promises(self.store)
         self.say_alive()
@@ -113,6 +115,7 @@ class Router:
         self.sight.forget()
         self.replan()
         self.place_held()
+        self.take_later()
         self.take_over()
         waiting = self.consumer.waiting()
         self.press(waiting)
@@ -142,8 +145,8 @@ class Router:
         key = self.store.keys.router(self.consumer.name)
         self.store.redis.set(key, self.num_handled, ex=ALIVE_TTL_S)
         self.store.expire_late()
-        for held in self.held:
-            self.consumer.keep(held.entry)
+        for entry in [*(held.entry for held in self.held), *self.later]:
+            self.consumer.keep(entry)
 
     def press(self, waiting: Mapping[str, int]) -> None:
         """Each second producers are told how full the classes are; what is too much is ended."""
@@ -200,7 +203,11 @@ class Router:
                 return
             self.drop(request_id)
         if isinstance(request, Reject):
-            refuse(self.store, entry, request)
+            is_too_large = request.code == "too_large" or request.field == "max_tokens"
+            if is_too_large and self.may_be_larger(len(self.later)):
+                self.later.append(entry)
+            else:
+                refuse(self.store, entry, request)
             return
         session = self.store.session(request.session) if request.session else {}
         wanted = wanted_of(request, session)
@@ -208,6 +215,16 @@ class Router:
         home = session.get("pool") if request.session else None
         self.held.append(Held(entry, request, wanted, home))
         self._seen_by_held = ()
+
+    def may_be_larger(self, num_later: int = 0) -> bool:
+        """Whether a pool that loads may hold what the ready ones cannot: then it is not refused."""
+        return self.sight.is_loading() and num_later < LATER_MOST
+
+    def take_later(self) -> None:
+        """What only a loading pool may hold, once that is ready or gone."""
+        if self.later and not self.sight.is_loading():
+            entries, self.later = self.later, []
+            self.handle(entries)
 
     def holds(self, request_id: str | None) -> bool:
         return any(held.request.id == request_id for held in self.held)
@@ -259,10 +276,11 @@ class Router:
             expire(self.store, entry, request)
             return True
         plan = place(held.wanted, held.home, self.sight.views(), self.table, now_ms())
-        if plan.kind == "wait":
+        too_large = plan.kind == "refuse" and plan.field == "max_tokens"
+        if plan.kind == "wait" or (too_large and self.may_be_larger()):
             return False
         if plan.kind == "refuse":
-            code = "too_large" if plan.field == "max_tokens" else "impossible_deadline"
+            code = "too_large" if too_large else "impossible_deadline"
             self.refuse(entry, Refused(plan.field, plan.reason, code), fields_of(entry))
         else:
             self.dispatch(held, plan)

@@ -46,6 +46,10 @@ class Sight:
             self._loads, self._loads_at = self.store.loads(), now
         return self._loads
 
+    def is_loading(self) -> bool:
+        """Whether a pool is about to be ready: how much it will hold is not known yet."""
+        return any(load.state == "loading" for load in self.loads())
+
     def views(self) -> tuple[PoolView, ...]:
         """The pools with their queues, as they were when the turn began, and what it queued."""
         if self._views is None:

@@ -12,12 +12,12 @@ import ctypes
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import RedisError
@@ -106,7 +106,7 @@ def stay_failed(config: Settings, note: str) -> int:
 
 def say_until_stopped(config: Settings, state: str, note: str, seconds: float | None) -> bool:
     """Report every few seconds; False: so many have passed."""
-    stopped = threading.Event()
+    stopped = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     store = WorkerStore.of(config)
@@ -140,9 +140,9 @@ def build_worker(pool: str, config: Settings) -> "PoolWorker":
     from workers.session.backing import Backing
 
     slot, pulse = take_slot(config.home, pool), Pulse()
-    say_loading(store, pool, slot.name, config.model)
-    tier = find_tier(pool, config)
-    engine, text, state_slots = build_engine(pool, config, after_layer(pulse), tier)
+    with said_loading(store, pool, slot.name, config.model):
+        tier = find_tier(pool, config)
+        engine, text, state_slots = build_engine(pool, config, after_layer(pulse), tier)
     backing = None
     if tier is not None:
         backing = Backing(tier, engine, text, pulse, model=config.model, state_slots=state_slots)
@@ -229,10 +229,25 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def say_loading(store: WorkerStore, pool: str, worker: str, model: str) -> None:
-    """Once: a model that takes longer than that to load is not ready anyway."""
-    with suppress(RedisError):  # the store starts beside us; work() waits for it
-        store.report(PoolLoad(pool=pool, worker=worker, state="loading", model=model))
+@contextmanager
+def said_loading(store: WorkerStore, pool: str, worker: str, model: str) -> Iterator[None]:
+    """Meanwhile it is said that the pool is loading, for as long as a large model takes."""
+    load, loaded = PoolLoad(pool=pool, worker=worker, state="loading", model=model), Event()
+
+    def say() -> None:
+        while True:
+            with suppress(RedisError):  # the store starts beside us; work() waits for it
+                store.report(load)
+            if loaded.wait(SAY_S):
+                return
+
+    thread = Thread(target=say, name="loading", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        loaded.set()
+        thread.join()  # so that nothing of it comes after "ready"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The router's loop against a real store: what becomes of each message, and what is left alone."""
 
 import time
+from copy import copy
 
 import msgpack
 import msgspec
@@ -273,6 +274,40 @@ def test_a_request_that_no_pool_can_ever_hold_is_refused(store, report, make_rou
     ids = [add(store, {"prompt": "Hello", "max_tokens": n}) for n in (100, 10)]
     drain(make_router())  # 1 block of 256 tokens is more than the model's context of 128
     assert queued(store) == ids
+
+
+@pytest.fixture
+def roomy(store, text):
+    """A router whose model has a longer context than a block of memory."""
+    longer = copy(text)
+    longer.context_length = 4096
+    router = Router(store, "router-0", longer, ())
+    router.join()
+    return router
+
+
+LARGE = {
+    "prompt": {"token_ids": [5] * 300, "max_tokens": 5},
+    "output": {"token_ids": [5], "max_tokens": 1000},
+}
+
+
+@pytest.mark.parametrize("large", LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize("becomes", ["ready", "absent"])
+def test_what_only_a_pool_that_loads_may_hold_waits_until_it_has_loaded(
+    store, report, roomy, large, becomes
+):
+    """The smaller pool is there first when a node starts: that is no reason to refuse."""
+    report("cpu", blocks=1)
+    report("gpu", state="loading", blocks=0)
+    large, small = add(store, large), add(store, {"token_ids": [5], "max_tokens": 5})
+    roomy.turn()
+    assert (store.job(large), queued(store)) == (None, [small])
+    report("gpu", state=becomes, blocks=16)
+    roomy.sight._loads_at = float("-inf")
+    roomy.turn()
+    assert store.job(large)["status"] == {"ready": "queued", "absent": "failed"}[becomes]
+    assert left(store) == (0, 0)
 
 
 def test_a_router_takes_up_what_it_left_under_its_name(store, report, make_router):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.workers.queue.conftest import Node, stop_all
+from workers.pool import said_loading
 from workers.text.text_model import TextModel
 from workers.wire import SamplingParams
 
@@ -112,3 +113,12 @@ def test_a_gpu_that_is_too_small_is_said_and_tried_again(node, pools):
     assert "GPU memory is full" in note and "\n" not in note
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
+
+
+def test_a_pool_says_that_it_loads_for_as_long_as_it_does(node):
+    """A large model takes minutes, and what is said of a pool holds for five seconds."""
+    with said_loading(node.store, "cpu", "w", MODEL):
+        for _ in range(2):
+            node.until(lambda: states(node) == {"cpu": "loading"})
+            node.store.redis.delete(node.store.keys.pool("cpu", "w"))
+    assert states(node) == {}
