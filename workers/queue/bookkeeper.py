@@ -26,7 +26,8 @@ STUCK_EXIT: Final = 75  # EX_TEMPFAIL: its keeper starts it again
 
 
 class Bookkeeper(Servant):
-    """held is read, never changed; what was lost, cancelled or promoted goes into the inbox."""
+    """held is read, never changed; into the inbox goes what was lost or cancelled, and the class of
+    each other."""
 
     def __init__(
         self,
@@ -42,7 +43,6 @@ class Bookkeeper(Servant):
         self.held, self.inbox = held, inbox
         self.beat_s = min(store.lease_s / 3, MAINTENANCE_S)
         self.stopped = threading.Event()
-        self.classes: dict[str, str] = {}  # as heard at the last beat
         self.failures = 0
         self.last_moves = -1
         self.moved_at = time.monotonic()
@@ -96,9 +96,7 @@ class Bookkeeper(Servant):
         for job_id in reply.cancelled:
             self.inbox.put(Cancel(job_id))
         for job_id, sla in reply.classes.items():
-            if self.classes.get(job_id, class_of(by_id[job_id])) != sla:
-                self.inbox.put(Promote(job_id, sla))
-        self.classes = reply.classes
+            self.inbox.put(Promote(job_id, sla))  # whatever was heard of it, and in whatever order
         self.watch(moved or not held)
 
     def watch(self, moved: bool) -> None:
@@ -116,8 +114,3 @@ class Bookkeeper(Servant):
         if back:
             log.warning("took jobs back from silent workers", queue=self.queue, jobs=len(back))
         self.maintain()
-
-
-def class_of(item: Claimed) -> str | None:
-    """The class that an item was claimed with."""
-    return item.request.sla if item.request is not None else None

@@ -251,9 +251,11 @@ class PoolWorker(BatchWorker):
             self.wishes.cancelled.add(job_id)
 
     def promote(self, job_id: str, sla: str) -> None:
-        """The engine ranks it anew from the next step on."""
-        if job_id in self.held:
-            self.wishes.promoted[job_id] = sla
+        """The engine ranks it anew from the next step on; nothing is new with the class it has."""
+        item = self.held.get(job_id)
+        if item is None or self.class_of(item) == sla:
+            return
+        self.wishes.promoted[job_id] = sla
         if job_id in self.running:
             self.engine.promote(job_id, sla)
 

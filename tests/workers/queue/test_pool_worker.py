@@ -183,3 +183,16 @@ def test_who_waits_for_memory_alone_waits_for_news_and_does_not_spin(desk):
     desk.worker.inbox.put(Do(lambda: heard.append("released")))
     desk.worker.advance()
     assert heard == ["released"]
+
+
+def test_a_class_that_went_unheard_is_set_right_by_a_beat_whatever_was_heard_before(desk):
+    """The first wish came through, the one that took it back did not: all beats say the same."""
+    item = desk.claim("r1", sla="batch")
+    desk.worker.bookkeeper.beat()
+    desk.node.store.promote("r1", "realtime")
+    desk.worker.promote("r1", "realtime")
+    desk.node.store.promote("r1", "batch")
+    desk.worker.bookkeeper.beat()
+    while not desk.worker.inbox.empty():
+        desk.worker.handle(desk.worker.inbox.get())
+    assert desk.worker.class_of(item) == "batch"
