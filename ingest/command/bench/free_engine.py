@@ -24,7 +24,9 @@ DIGEST: Final = "0123456789abcdef"
 
 
 class FreeEngine:
-    """Follows workers.queue.pool_worker.Runner."""
+    """Follows workers.queue.runner.Runner."""
+
+    is_stalled = False
 
     def __init__(self, step_s: float) -> None:
         self.step_s = step_s

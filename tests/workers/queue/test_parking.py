@@ -1,4 +1,4 @@
-"""Displaced work of a pool, between the engine that gives its memory away and the writer's thread."""
+"""Displaced work of a pool, between the engine that parks it and the thread that writes it."""
 
 from queue import SimpleQueue
 from types import SimpleNamespace
