@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from router.forecast import cost_of, pace_promised
+from router.forecast import cost_of, pace_promised, rank_of
 from router.pools import PoolView, Wanted
 from workers.sla import SlaTable
 
@@ -111,7 +111,9 @@ def has_room(wanted: Wanted, pool: PoolView, table: SlaTable, *, displaces: bool
         return False
     if not pool.total_blocks:
         return True
-    unmet = pool.waiting_blocks + sum(other.blocks for other in queue)
+    # only what came before: small ones that passed a large one must not keep it out for ever
+    ahead = [other for other in queue if rank_of(other, table) <= rank_of(wanted, table)]
+    unmet = pool.waiting_blocks + sum(other.blocks for other in ahead)
     return not unmet or unmet + wanted.blocks <= pool.free_blocks
 
 

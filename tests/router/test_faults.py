@@ -87,6 +87,15 @@ def test_fault_10_no_more_is_read_than_a_bound():
     assert set(room_of(waiting, held, (gpu(), cpu()), TABLE).values()) == {0}
 
 
+def test_a_large_request_is_not_passed_by_small_ones_for_ever():
+    """What came later and waits for a place does not keep it from the queue, where it is first."""
+    small = tuple(wanted(f"s{n}", prompt=200, output=50) for n in range(5))
+    busy = gpu(20, sla="standard", free_blocks=10, queue=small)
+    large = wanted("large", prompt=9_000)
+    assert placed(large, busy).kind == "wait"
+    assert placed(replace(large, arrival_ms=NOW_MS - 1), busy).kind == "gpu"
+
+
 def test_fault_11_nothing_is_read_while_the_model_loads():
     loading = [replace(view, state="loading", places=0) for view in (gpu(), cpu())]
     assert set(room_of(dict.fromkeys(TABLE.names, 9), {}, loading, TABLE).values()) == {0}
