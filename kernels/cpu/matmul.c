@@ -9,7 +9,9 @@
  *   quantises: blocks of 32 columns are two tiles, so no piece waits for another
  *
  * A piece takes some 3 us at least: PIECE_BYTES of weights, or PIECE_MACS where many tokens share
- * them. A region costs 0.4 us (pool.c), taking a piece some 50 ns.
+ * them; of large matrices it is an eighth of a thread's share, since threads that take turns at
+ * neighbouring tiles disturb each other's prefetching (kernels/cpu/THREADS.md). A region costs
+ * 0.4 us (pool.c), taking a piece some 50 ns.
  * Spec: kernels/reference.py matmul, project, gated_project.
  * Bench: tests/bench/bench_kernels.py --op project.
  */
@@ -18,7 +20,7 @@
 
 #include "pool.h"
 
-enum { PIECE_BYTES = 1 << 15, PIECE_MACS = 1 << 19 };
+enum { PIECE_BYTES = 1 << 15, PIECE_MACS = 1 << 19, PIECES_A_THREAD = 8 };
 
 /* By instruction set and kind of weights. */
 static tiles_fn *const families[][3] = {
@@ -99,6 +101,8 @@ static void run(chunk_job whole, long T, long items, long tiles_each, pool_fn pi
         c.first_token = t;
         c.T = T - t < CHUNK ? T - t : CHUNK;
         long grain = tiles_at_once(c.T, c.K, c.K / QUANT_BLOCK * unit) / tiles_each;
+        const long even = items / (threads * PIECES_A_THREAD);
+        if (grain < even) grain = even;
         if (c.T > 1 && tiles_each == 1) grain += grain % 2; /* tiles go in pairs */
         pool_for(threads, items, grain > 0 ? grain : 1, piece, &c);
     }
