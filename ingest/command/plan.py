@@ -28,6 +28,7 @@ from workers.sla import SlaTable
 DEFAULT_HARDWARE: Final = "published"
 TRACE: Final = "trace"
 ENDINGS: Final = (".svg", ".png")
+WEEK: Final = 7 * 24 * 60.0  # minutes
 
 
 def plan_command(
@@ -45,9 +46,13 @@ def plan_command(
         str, Option(help="Token positions a request may take, comma-separated. Absent: the set's.")
     ] = "",
     system: Annotated[str, Option(help="Comma-separated. Absent: all.")] = ",".join(NAMES),
-    seeds: Annotated[int, Option(min=1, help="Runs of each, of which intervals are made.")] = 1,
-    minutes: Annotated[float, Option(min=1.0, help="Of traffic in a run, at least.")] = 5.0,
-    requests: Annotated[int, Option(min=20, help="In a run, at least.")] = 100,
+    seeds: Annotated[
+        int, Option(min=1, max=1000, help="Runs of each, of which intervals are made.")
+    ] = 1,
+    minutes: Annotated[
+        float, Option(min=1.0, max=WEEK, help="Of traffic in a run, at least; a week at most.")
+    ] = 5.0,
+    requests: Annotated[int, Option(min=20, max=10**6, help="In a run, at least.")] = 100,
     plot: Annotated[Path | None, Option(help="Draw capacity by context into this .svg, .png.")] = (
         None
     ),
@@ -56,6 +61,8 @@ def plan_command(
     """Requests a second that a node can take: GPU alone, GPU and CPU, without each mechanism."""
     if plot is not None and plot.suffix not in ENDINGS:
         raise Failure(f"--plot: must end with {' or '.join(ENDINGS)}, got {plot.name!r}", USAGE)
+    if plot is not None and not plot.parent.is_dir():
+        raise Failure(f"--plot: must be a file in a folder that exists, got {plot}", USAGE)
     systems = known("--system", system, NAMES)
     workloads, table = load_workloads()
     loads = loads_of(workload, trace, context, hardware, model, workloads)
@@ -121,6 +128,8 @@ def fitting(load: Load) -> Load:
 
 def hardware_of(name: str, model: str) -> Hardware:
     """Raises Failure."""
+    if not name:
+        raise Failure("--hardware: must be a name, a TOML file or `this`, got ''", USAGE)
     if name == "this":
         from ingest.command.plan_machine import this_machine
 
@@ -153,7 +162,7 @@ def numbers(text: str) -> tuple[int, ...]:
     if not text:
         return ()
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) >= 512 for part in parts):
+    if not all(part.isdecimal() and int(part) >= 512 for part in parts):
         raise Failure(f"--context: must be numbers of 512 or more, got {text!r}", USAGE)
     return tuple(sorted({int(part) for part in parts}))
 

@@ -55,9 +55,12 @@ def test_a_trace_takes_the_place_of_a_workload(lockstep, tmp_path):
         (("--workload", "chats"), "--workload: must be of chat, agents"),
         (("--system", "tpu"), "--system: must be of gpu, gpu+cpu"),
         (("--plot", "plan.pdf"), "--plot: must end with .svg or .png"),
+        (("--plot", "/no/such/folder/plan.svg"), "--plot: must be a file in a folder that exists"),
+        (("--hardware", ""), "--hardware: must be a name, a TOML file or `this`"),
         (("--hardware", "nowhere.toml"), "--hardware: nowhere.toml: cannot be read"),
         (("--trace", "nowhere.csv"), "--trace: nowhere.csv: cannot be read"),
         (("--context", "many"), "--context: must be numbers"),
+        (("--context", "²"), "--context: must be numbers"),
         (("--context", "9999999"), "--context: L40S + EPYC 7R13"),
     ],
 )
@@ -65,3 +68,9 @@ def test_what_is_wrong_is_said_in_one_sentence(lockstep, arguments, sentence):
     code, out, err = lockstep("plan", *arguments)
     assert (code, out) == (2, "")
     assert err.count("\n") == 1 and sentence in err
+
+
+@pytest.mark.parametrize("option", [("--minutes", "inf"), ("--minutes", "1e12"), ("--seeds", "0")])
+def test_an_option_without_measure_is_refused_before_anything_is_simulated(lockstep, option):
+    code, out, err = lockstep("plan", *option)
+    assert (code, out) == (2, "") and option[0] in err and "Traceback" not in err
