@@ -25,7 +25,7 @@ def dispatch(
 
     charged_tokens: what its tenant's rate was charged; None: nothing
     """
-    since_ms = max(0, time.time_ns() // 1_000_000 - request.arrival_ms)
+    since_ms = max(0, now_ms() - request.arrival_ms)
     ttft_ms = None if plan.ttft_ms is None else since_ms + plan.ttft_ms
     outcome = store.route(
         sla=entry.sla,
@@ -64,15 +64,7 @@ def refuse(store: Store, entry: Entry, reject: Reject) -> None:
 def turn_away(store: Store, entry: Entry, request: Request, wait_ms: int) -> None:
     """Its tenant has asked for as much as it may: it is told when it may ask again."""
     reason = "this tenant has asked for as much as it may"
-    outcome = store.refuse(
-        sla=entry.sla,
-        entry_id=entry.entry_id,
-        request_id=request.id,
-        tenant=request.tenant,
-        end=not_now(reason, wait_ms, "rate_limited"),
-        body=b"",
-        webhook=request.webhook,
-    )
+    outcome = end_unrouted(store, entry, request, not_now(reason, wait_ms, "rate_limited"))
     log.info("rate limited" if outcome == "refused" else outcome, id=request.id, sla=entry.sla)
 
 
@@ -86,17 +78,27 @@ def not_now(reason: str, wait_ms: float, code: str) -> EndEvent:
 def expire(store: Store, entry: Entry, request: Request) -> None:
     """Its deadline passed while it waited: nobody wants the result any more."""
     error = "deadline_ms: the deadline passed before the request could be started"
-    outcome = store.refuse(
+    end = EndEvent(status="expired", error=error, code="expired")
+    outcome = end_unrouted(store, entry, request, end)
+    log.info("expired" if outcome == "refused" else outcome, id=request.id, sla=entry.sla)
+
+
+def end_unrouted(store: Store, entry: Entry, request: Request, end: EndEvent) -> str:
+    """An admitted request ends without a pool, and is no dead letter. As Store.refuse."""
+    return store.refuse(
         sla=entry.sla,
         entry_id=entry.entry_id,
         request_id=request.id,
         tenant=request.tenant,
-        end=EndEvent(status="expired", error=error, code="expired"),
+        end=end,
         body=b"",
         webhook=request.webhook,
-        dead=False,
     )
-    log.info("expired" if outcome == "refused" else outcome, id=request.id, sla=entry.sla)
+
+
+def now_ms() -> int:
+    """Unix milliseconds."""
+    return time.time_ns() // 1_000_000
 
 
 def body_of(entry: Entry) -> bytes:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from router.admit import Door, Reject, admit, reject_entry
 from router.consumer import Consumer, Entry
-from router.dispatch import dispatch, expire, refuse, turn_away
+from router.dispatch import dispatch, expire, now_ms, refuse, turn_away
 from router.entry import read_entry
 from router.forecast import rank_of
 from router.overload import Overload
@@ -333,10 +333,6 @@ def fields_of(entry: Entry) -> Mapping[str, Any]:
 
 def is_expired(request: Request) -> bool:
     return request.deadline_ms is not None and request.deadline_ms <= now_ms()
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def poison(entry: Entry) -> Refused:
