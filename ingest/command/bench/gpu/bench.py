@@ -1,6 +1,6 @@
 """What the measurements share: the device with its ops, its clock, and arrays to work on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -63,7 +63,7 @@ class Bench:
         finally:
             self.device.release(out, values, x.values, x.scales, x.sums)
 
-    def filled(self, shape: tuple[int, ...], values: Array) -> Array:
+    def filled(self, shape: Sequence[int], values: Array) -> Array:
         """Room in VRAM with these values over and over, copied inside it."""
         array = self.device.reserve(shape, values.dtype)
         flat, begin = array.reshape(-1), min(values.size, array.size)

@@ -8,23 +8,25 @@ import mmap
 import multiprocessing
 import os
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
 from ingest.command.bench.gpu.plan import Plan
-from ingest.command.bench.gpu.seat import Choice, Seat, kv_shape_of, state_shapes_of
+from ingest.command.bench.gpu.seat import Choice, Seat, state_shapes_of
 from ingest.command.bench.gpu.steps import Layout
 from kernels.arrays import HOST, Array, array_bytes
 from kernels.cpu.host import CpuOps
 from kernels.ops import KvArena, StateArena
+from workers.engine.limits import kv_shape_of
 from workers.model.build import architecture_of
 from workers.model.decoder import Decoder
 from workers.model.pack import Weights
 
 
-def shared(shape: tuple[int, ...], value: type[np.generic]) -> Array:
+def shared(shape: Sequence[int], value: type[np.generic]) -> Array:
     """Memory that a forked process shares, all zeros."""
     memory = mmap.mmap(-1, array_bytes(shape, value))
     return np.frombuffer(memory, value).reshape(shape)

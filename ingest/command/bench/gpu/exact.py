@@ -13,11 +13,12 @@ import numpy as np
 
 from ingest.command.bench.gpu.bench import Bench
 from ingest.command.bench.gpu.plan import Row, Tell
-from ingest.command.bench.gpu.seat import Seat, kv_shape_of
+from ingest.command.bench.gpu.seat import Seat
 from ingest.command.bench.gpu.steps import Layout
 from kernels.arrays import HOST, Arrays
 from kernels.cpu.host import CpuOps
 from kernels.ops import F32, KvArena, Ops, StateArena
+from workers.engine.limits import kv_shape_of
 from workers.model import catalog
 from workers.model.build import Model, load_model
 from workers.model.on_device import OnDevice

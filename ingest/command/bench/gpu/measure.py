@@ -28,11 +28,12 @@ from ingest.command.bench.gpu.model import (
     prefill_rows,
 )
 from ingest.command.bench.gpu.plan import PARTS, REAL, REHEARSAL, Plan, Row, Tell
-from ingest.command.bench.gpu.seat import Seat, kv_shape_of, state_shapes_of
+from ingest.command.bench.gpu.seat import Seat, state_shapes_of
 from ingest.command.bench.gpu.standin import standin
 from kernels.arrays import DeviceError
 from kernels.cuda.device import device_ops, open_device
 from kernels.ops import KvArena, StateArena
+from workers.engine.limits import kv_shape_of
 from workers.model.build import architecture_of
 from workers.model.decoder import Decoder
 from workers.model.on_device import OnDevice

@@ -3,24 +3,17 @@
 The same on the GPU and in the CPU's process (cpu_side.py): ops and arrays differ, nothing else.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ingest.command.bench.gpu.steps import Layout
-from kernels.arrays import Array, Arrays
-from kernels.ops import F32, KvArena, Ops, StateArena, Step, kv_shape
+from kernels.arrays import Arrays
+from kernels.ops import F32, KvArena, Ops, StateArena, Step
 from workers.model.build import Model
 from workers.model.config import ModelConfig
 
 Choice = tuple[int, int]  # token id, sum of the bits of its logits
-
-
-def kv_shape_of(config: ModelConfig, blocks: int) -> tuple[int, ...]:
-    """Of KvArena.blocks."""
-    dims = (config.num_kv_layers, config.num_kv_heads, config.head_dim)
-    return tuple(kv_shape(blocks, *dims))
 
 
 def state_shapes_of(config: ModelConfig, slots: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -79,12 +72,6 @@ class Seat:
             tokens = [
                 max(0, best) for best, _ in self.choose(layout.decode(tokens, position + index))
             ]
-
-
-def fill_kv(arrays: Arrays, kv: KvArena, values: Callable[[int], Array]) -> None:
-    """Every block with values, as computed KV has."""
-    for block_id in range(len(kv.blocks)):
-        arrays.write(kv.blocks[block_id], values(block_id))
 
 
 def _go_on() -> None:
