@@ -84,16 +84,6 @@ class Effort:
         return max(self.least_s, self.least_requests / rate)
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """Requests a second of one node: the mean over seeds, and where it lies with 90 %."""
-
-    rps: float
-    low: float
-    high: float
-    variant: System
-
-
 class Recorder:
     """Counts what ends; says when a run is lost already."""
 

@@ -39,7 +39,6 @@ class Job:
     computed_in_all: int = 0
     first_ms: float | None = None
     end_ms: float | None = None
-    placed_ms: float | None = None
     moved_ms: float = 0.0
     retry_after_ms: float | None = None
     moves: int = 0

@@ -78,7 +78,7 @@ class Node:
         self.homes: dict[str, tuple[str, int]] = {}  # session: its last pool, tokens in its files
         self.let_in: set[str] = set()  # ids that the door takes, whatever is predicted
         self.closes_ms = FOREVER  # conversations ask nothing after that
-        self.num_accepted = self.num_ended = self.num_refused = 0
+        self.num_accepted = self.num_ended = 0
         self._views: tuple[PoolView, ...] | None = None
         self._seen_by_held: tuple[PoolView, ...] = ()
         self._loads: list[PoolLoad] = []
@@ -187,7 +187,6 @@ class Node:
             self._refuse(job, plan)
         else:
             job.then, job.pool = plan.then, plan.pool
-            job.placed_ms = self.clock.now_ms
             job.reasons.append(plan.reason)
             self._enqueue(job)
             queued = replace(wanted, then=plan.then)
@@ -214,7 +213,6 @@ class Node:
     def _refuse(self, job: Job, plan: Plan) -> None:
         job.plan = plan
         job.state, job.end_ms, job.retry_after_ms = REFUSED, self.clock.now_ms, plan.retry_ms
-        self.num_refused += 1
         self._over(job)
 
     def _home(self, job: Job) -> str | None:

@@ -95,7 +95,6 @@ class SimEngine:
         self.jobs: dict[str, Job] = {}
         self.sequences: dict[str, Sequence] = {}
         self.num_steps = 0
-        self.busy_ms = 0.0
         self.is_stopped = self.is_checked = False
         self._inbox: list[Callable[[], None]] = []
         self._run: Run | None = None
@@ -203,7 +202,6 @@ class SimEngine:
             return
         self._run, self._is_between = None, True
         self.num_steps += run.steps
-        self.busy_ms += self.clock.now_ms - run.begin_ms
         if run.steps > 1:
             self._tell_scheduler(run)
         ahead = [self._advance(part, run.steps) for part in run.parts]

@@ -105,10 +105,6 @@ class Wish:
     turns: tuple[Turn, ...] = ()
     context: int = 0
 
-    @property
-    def is_first_turn(self) -> bool:
-        return self.session is not None and self.id == f"{self.session}-0"
-
 
 def wishes(
     workload: Workload, context: int, rate: float, seed: int, horizon_s: float

@@ -82,10 +82,6 @@ class Line:
         self._accounts[tenant] += num_tokens
         self.served_ms = now_ms
 
-    def account(self, tenant: str) -> int:
-        """Tokens on a tenant's account; only differences mean something."""
-        return self._accounts.get(tenant, 0)
-
     def check(self) -> None:
         """Assert the invariants."""
         assert self._waiting.keys() == self._members.keys() <= self._accounts.keys()
