@@ -94,7 +94,7 @@ test-lint: build-dev
 	$(call suite,mypy --strict,$(BIN)/mypy --strict)
 
 test-compiled: build-dev
-	$(call suite,pytest compiled,$(BIN)/python -m pytest -n 2 --dist loadfile -rs -m 'not slow')
+	$(call suite,pytest compiled,$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow')
 
 # The same host code as the interpreter sees it: a copy of the tree with only the C extension built.
 # Only tests that run some of it: setup.py's COMPILED; where the GPU's side is emulated it adds nothing.

@@ -15,7 +15,6 @@ from kernels.cuda.emulate.driver import NAME, driver_folder, environment
 from kernels.cuda.emulate.pycuda_site import NoPyCuda, site
 
 IS_REAL = os.environ.get("LOCKSTEP_TEST_GPU") == "real"
-LEFT_OUT: list[str] = []
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +23,6 @@ def pycuda_place():
     try:
         return found()
     except NoPyCuda as error:
-        LEFT_OUT.append(str(error))
         pytest.skip(f"the GPU's host code cannot run: {error}")
 
 
