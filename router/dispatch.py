@@ -18,13 +18,8 @@ DEAD_BODY_BYTES_MAX: Final = 16_384  # of a message, kept in its dead letter
 log = logger("router")
 
 
-def dispatch(
-    store: Store, entry: Entry, request: Request, plan: Plan, charged_tokens: int | None = None
-) -> str:
-    """Into the queue of its pool, or behind its session's other requests. As Store.route.
-
-    charged_tokens: what its tenant's rate was charged; None: nothing
-    """
+def dispatch(store: Store, entry: Entry, request: Request, plan: Plan) -> str:
+    """Into the queue of its pool, or behind its session's other requests. As Store.route."""
     since_ms = max(0, now_ms() - request.arrival_ms)
     ttft_ms = None if plan.ttft_ms is None else since_ms + plan.ttft_ms
     outcome = store.route(
@@ -33,12 +28,7 @@ def dispatch(
         request=request,
         pool=plan.pool,
         reason=plan.reason,
-        plan=Planned(
-            kind=plan.kind,
-            then_pool=plan.then,
-            predicted_ttft_ms=ttft_ms,
-            charged_tokens=charged_tokens,
-        ),
+        plan=Planned(kind=plan.kind, then_pool=plan.then, predicted_ttft_ms=ttft_ms),
     )
     log.debug(outcome, id=request.id, sla=entry.sla, plan=plan.kind)
     return outcome

@@ -35,7 +35,7 @@ from workers.address import Networks
 from workers.log import logger
 from workers.promises import tell_promises
 from workers.sla import SlaTable
-from workers.store import Store
+from workers.store import RateLimited, Store
 from workers.text.text_model import TextModel
 from workers.wire import Request
 
@@ -289,11 +289,11 @@ class Router:
     def dispatch(self, held: Held, plan: Plan) -> None:
         """Into its queue, unless its tenant has had what it may ask for."""
         request = held.request
-        charged = self.store.charge(request)
-        if charged.wait_ms > 0:
-            turn_away(self.store, held.entry, request, charged.wait_ms)
+        try:
+            outcome = dispatch(self.store, held.entry, request, plan)
+        except RateLimited as limited:
+            turn_away(self.store, held.entry, request, limited.wait_ms)
             return
-        outcome = dispatch(self.store, held.entry, request, plan, charged.tokens)
         if outcome == "routed":
             self.sight.queued(held.wanted, plan.pool, plan.then)
         if outcome in ("routed", "waits") and request.session_id is not None:

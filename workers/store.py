@@ -17,6 +17,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import OutOfMemoryError, RedisError
 from redis.retry import Retry
 
+from workers.kill_point import reach
 from workers.script import Value, flat, script_text, text, texts
 from workers.settings import Settings
 from workers.sla import SlaTable
@@ -63,16 +64,12 @@ class Accepted:
     retry_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Charged:
-    """What a tenant's rate says to a request.
+class RateLimited(Exception):
+    """A request is more than its tenant may ask for just now.   wait_ms: until it may be taken"""
 
-    wait_ms  ms until it may be taken; 0: it was
-    tokens   that were taken, to be settled at its end; None: none
-    """
-
-    wait_ms: int
-    tokens: int | None
+    def __init__(self, wait_ms: int) -> None:
+        super().__init__(f"this tenant may ask again in {wait_ms} ms")
+        self.wait_ms = wait_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +148,10 @@ class Store:
         if script is None:
             script = self._scripts[name] = self.redis.register_script(script_text(name))
         common = (self.keys.prefix, self.keys.rq_prefix, KEEP_S, self.result_ttl_s)
-        return script(keys=list(keys), args=[*common, *arguments])
+        reach(f"before {name}")
+        said = script(keys=list(keys), args=[*common, *arguments])
+        reach(f"after {name}")
+        return said
 
     # --- from the client to a queue ---
 
@@ -178,15 +178,6 @@ class Store:
         is_new, entry_id, status, retry_ms = told
         return Accepted(is_new == 1, entry_id.decode(), status.decode(), retry_ms)
 
-    def charge(self, request: Request) -> Charged:
-        """What a request from a stream takes of its tenant's rate. Not to be repeated."""
-        if not any(self.rates):
-            return Charged(0, None)
-        num_tokens = len(request.token_ids) + request.params.max_tokens
-        arguments = (request.tenant, *self.rates, num_tokens)
-        wait_ms, taken = self.run("charge", [self.keys.job(request.id)], *arguments)
-        return Charged(wait_ms, taken if taken > 0 else None)
-
     def route(
         self,
         *,
@@ -200,13 +191,18 @@ class Store:
         """Hand an admitted request from its stream to a pool's queue.
 
         Gives "routed", "waits" (for its session), "duplicate" (the id is known; the entry is gone)
-        or "not-mine" (another router did it).
+        or "not-mine" (another router did it). Raises RateLimited: the entry is where it was. What
+        came by a stream is charged to its tenant's rate in the same step.
         """
         keys = [self.keys.requests(sla), self.keys.job(request.id), self.keys.rq_job(request.id)]
         keys += [self.keys.queue(pool), self.keys.active]
         rank = self.table[request.sla].rank_ms(request.arrival_ms, request.deadline_ms)
         fields = flat(request_fields(request, reason) | planned_fields(plan) | {"rank": rank})
-        outcome = text(self.run("route", keys, GROUP, entry_id, request.id, pool, *fields))
+        rate = (*self.rates, request.tenant, len(request.token_ids) + request.params.max_tokens)
+        told = self.run("route", keys, GROUP, entry_id, request.id, pool, *rate, *fields)
+        if isinstance(told, int):
+            raise RateLimited(told)
+        outcome = text(told)
         if outcome in ("routed", "waits"):
             self.count(self.keys.placements, plan.kind or pool)
         return outcome

@@ -100,13 +100,11 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     kind               "gpu", "cpu", "gpu+cpu", "cpu+gpu": who prefills and decodes; "": not said
     then_pool          the pool that decodes after the prefill; None: the one that prefills
     predicted_ttft_ms  ms from arrival to the first token; None: nothing was predicted
-    charged_tokens     what its tenant's rate limit was charged, to be settled at its end
     """
 
     kind: str = ""
     then_pool: str | None = None
     predicted_ttft_ms: float | None = None
-    charged_tokens: int | None = None
 
 
 class Pressure(msgspec.Struct, frozen=True, kw_only=True):

@@ -123,8 +123,6 @@ def planned_fields(plan: Planned) -> dict[str, str | int | bytes]:
         fields["then_pool"] = plan.then_pool
     if plan.predicted_ttft_ms is not None:
         fields["predicted_ttft_ms"] = f"{plan.predicted_ttft_ms:.1f}"
-    if plan.charged_tokens is not None:
-        fields["charged_tokens"] = plan.charged_tokens
     return fields
 
 

@@ -136,6 +136,25 @@ def test_a_tenant_that_asks_for_too_much_by_stream_is_told_when_to_ask_again(red
     assert store.redis.hgetall(store.keys.promises) == {}
 
 
+def test_a_router_that_dies_as_it_hands_over_charges_once(redis_url, text, monkeypatch):
+    """Its successor reads the message again; the tenant paid for it both times."""
+    store = WorkerStore(redis_url, Keys("t", TABLE.names), table=TABLE, tokens_per_min=1000)
+    report(store, running=0, capacity=16)
+    add(store, 0, "realtime")
+    with monkeypatch.context() as dying:
+        dying.setattr("router.loop.dispatch", lambda *_: 1 / 0)
+        router = Router(store, "router-0", text, (), table=TABLE)
+        router.join()
+        with pytest.raises(ZeroDivisionError):
+            router.turn()
+    router = Router(store, "router-0", text, (), table=TABLE)
+    router.join()
+    router.turn()
+    assert store.job("r0")["status"] == "queued"
+    left = round(float(store.redis.hget("t:rate:default", "tokens")))
+    assert left == 1000 - store.job("r0")["charged_tokens"]
+
+
 def test_what_another_router_has_ended_is_not_ended_twice_over(store, make_router):
     """Both saw the same five wait; what the first one left is what may wait."""
     overload, seen = make_router().overload, Pressure(waiting=5, most=2, wait_ms=None)

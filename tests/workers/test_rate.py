@@ -2,7 +2,8 @@
 
 import pytest
 
-from workers.wire import GROUP, EndEvent, Keys, Planned, Request, SamplingParams, Usage
+from workers.store import RateLimited
+from workers.wire import GROUP, EndEvent, Keys, Request, SamplingParams, Usage
 from workers.worker_store import WorkerStore
 
 
@@ -39,11 +40,22 @@ def tokens_left(store, tenant="default"):
     return round(float(store.redis.hget(f"lockstep:rate:{tenant}", "tokens")))
 
 
-def run_to_end(store, entry_id, asked, output_tokens, **planned):
+def send(store, request_id):
+    """By a stream, and read by a router. Gives what that is to route."""
+    entry_id = store.redis.xadd(store.keys.requests("standard"), {"m": b"?"}).decode()
+    store.redis.xreadgroup(GROUP, "router-0", {store.keys.requests("standard"): ">"})
+    return {"entry_id": entry_id, "request": request(request_id)}
+
+
+def route(store, entry_id, request):
+    told = {"sla": "standard", "pool": "cpu", "reason": "test"}
+    return store.route(entry_id=entry_id, request=request, **told)
+
+
+def run_to_end(store, entry_id, asked, output_tokens):
     """Routed, claimed and finished."""
     store.redis.xreadgroup(GROUP, "router-0", {store.keys.requests("standard"): ">"})
-    told = {"sla": "standard", "entry_id": entry_id, "request": asked, "pool": "cpu"}
-    assert store.route(reason="test", plan=Planned(**planned), **told) == "routed"
+    assert route(store, entry_id, asked) == "routed"
     [item] = store.claim("cpu", "w1", 1)
     usage = Usage(prompt_tokens=4, output_tokens=output_tokens)
     assert store.finish("cpu", "w1", item, EndEvent(status="finished", usage=usage), "text")
@@ -97,20 +109,48 @@ def test_one_that_may_need_more_than_a_minute_gives_takes_all_and_owes_the_rest(
 
 def test_a_request_from_a_stream_is_charged_once_and_settled(make_store):
     store = make_store(tokens_per_min=100, requests_per_min=2)
-    entry_id = store.redis.xadd(store.keys.requests("standard"), {"m": b"?"}).decode()
-    charged = store.charge(request("r1"))
-    assert (charged.wait_ms, charged.tokens, tokens_left(store)) == (0, 10, 90)
-    run_to_end(store, entry_id, request("r1"), output_tokens=1, charged_tokens=charged.tokens)
+    sent = send(store, "r1")
+    assert route(store, **sent) == "routed"
+    assert (store.job("r1")["charged_tokens"], tokens_left(store)) == (10, 90)
+    [item] = store.claim("cpu", "w1", 1)
+    usage = Usage(prompt_tokens=4, output_tokens=1)
+    store.finish("cpu", "w1", item, EndEvent(status="finished", usage=usage), "text")
     assert tokens_left(store) == 95
-    assert store.charge(request("r1")).tokens is None
-    assert store.charge(request("r2")).tokens == 10
-    assert store.charge(request("r3")).wait_ms > 29_000
+    assert route(store, **send(store, "r1")) == "duplicate"
+    assert tokens_left(store) == 95
+    assert route(store, **send(store, "r2")) == "routed"
+    with pytest.raises(RateLimited) as limited:
+        route(store, **send(store, "r3"))
+    assert limited.value.wait_ms > 29_000
+
+
+def test_a_request_that_is_routed_again_for_a_lost_reply_is_charged_once(make_store):
+    """It was charged in one call and routed in another: a router that died between the two, or
+    heard no reply, charged its tenant twice."""
+    store = make_store(tokens_per_min=100)
+    sent = send(store, "r1")
+    assert [route(store, **sent), route(store, **sent)] == ["routed", "not-mine"]
+    assert tokens_left(store) == 90
+
+
+def test_one_that_may_not_be_taken_yet_stays_where_it_was_and_is_not_charged(make_store):
+    store = make_store(tokens_per_min=15)
+    route(store, **send(store, "r1"))
+    sent = send(store, "r2")
+    for _ in range(2):
+        with pytest.raises(RateLimited):
+            route(store, **sent)
+    assert tokens_left(store) == 5
+    assert store.job("r2") is None
+    later(store, 60)
+    assert route(store, **sent) == "routed"
 
 
 def test_what_the_door_has_charged_the_router_does_not(make_store):
     store = make_store(tokens_per_min=100)
-    accept(store, "r1", num_tokens=10)
-    assert store.charge(request("r1")).tokens is None
+    entry_id = accept(store, "r1", num_tokens=10).entry_id
+    store.redis.xreadgroup(GROUP, "router-0", {store.keys.requests("standard"): ">"})
+    assert route(store, entry_id, request("r1")) == "routed"
     assert tokens_left(store) == 90
 
 
@@ -133,6 +173,6 @@ def test_a_limit_that_is_new_begins_full(make_store):
 def test_without_limits_nothing_is_kept(make_store):
     store = make_store()
     assert accept(store, "r1").is_new
-    assert store.charge(request("r2")) == store.charge(request("r3"))
+    assert route(store, **send(store, "r2")) == route(store, **send(store, "r3")) == "routed"
     assert not store.redis.exists("lockstep:rate:default")
     assert "charged_tokens" not in store.job("r1")
