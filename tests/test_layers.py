@@ -23,6 +23,7 @@ TOP = "ingest.command"  # the lockstep command stands on top of everything and m
 VOCABULARY = {
     "workers.wire",
     "workers.wire_fields",
+    "workers.kill_point",
     "workers.sla",
     "workers.cost",
     "workers.settings",

@@ -20,6 +20,7 @@ from rq.worker_registration import clean_worker_registry
 
 from kernels.arrays import DeviceError
 from workers.engine.engine import Output, StepAbandoned
+from workers.kill_point import reach
 from workers.log import logger
 from workers.queue.batch_worker import BatchWorker
 from workers.queue.displacing import room_beyond
@@ -137,6 +138,7 @@ class PoolWorker(BatchWorker):
         return Prepared(item.request, [e for e in events if isinstance(e, TokenEvent)])
 
     def start(self, item: Claimed, prepared: Prepared | None) -> None:
+        reach("start", item.job_id)
         is_cancelled, pool = self.wishes.take(item.job_id)
         if prepared is None:
             self.emitter.put(Told(item, UNREADABLE))
