@@ -18,7 +18,6 @@ from redis.exceptions import OutOfMemoryError, RedisError
 from redis.retry import Retry
 
 from workers.kill_point import reach
-from workers.kill_point import reach
 from workers.script import Value, flat, script_text, text, texts
 from workers.settings import Settings
 from workers.sla import SlaTable
