@@ -143,6 +143,7 @@ INT_FIELDS: Final = (
     *("max_tokens", "moves", "moved_ms", "charged_tokens", "retry_after_s", "rank"),
 )
 FLOAT_FIELDS: Final = ("ttft_ms", "tpot_ms", "queue_ms", "predicted_ttft_ms")
+    "session_wait_ms",
 
 
 def parse_job(raw: Mapping[bytes, bytes]) -> dict[str, Any]:

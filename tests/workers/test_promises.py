@@ -64,6 +64,22 @@ def test_a_deadline_of_the_class_counts_from_arrival(store):
     assert counted(store) == {"batch kept": 1, "batch tokens": 5, "batch deadline": 1}
 
 
+@pytest.mark.parametrize("key", ["sla", "promises", "ends", "rate:default"])
+def test_a_key_of_another_type_in_the_place_of_a_count_fails_no_end(redis_url, store, key):
+    store = WorkerStore(redis_url, Keys("lockstep"), tokens_per_min=100)
+    store.redis.delete(f"lockstep:{key}")
+    store.redis.set(f"lockstep:{key}", "what somebody put there")
+    run_to_end(store)
+    [job] = [store.job(key.decode().split(":")[-1]) for key in store.redis.keys("lockstep:job:*")]
+    assert job["status"] == "finished"
+
+
+def test_a_promise_that_nobody_can_read_is_none(store):
+    store.redis.hset("lockstep:sla", "realtime", "{no JSON")
+    run_to_end(store, ttft_ms=1e9)
+    assert counted(store) == {"realtime kept": 1, "realtime tokens": 5}
+
+
 def test_a_class_that_promises_nothing_keeps_it(store):
     run_to_end(store, "standard", ttft_ms=1e9)
     assert counted(store) == {"standard kept": 1, "standard tokens": 5}

@@ -109,6 +109,20 @@ def test_one_that_waits_for_its_session_keeps_its_turn(store):
     assert claimed == [("r1", "batch"), ("r2", "batch"), ("r3", "realtime")]
 
 
+def test_what_its_session_let_in_late_takes_no_turn_from_another_when_it_is_promoted(store):
+    """Its rank was counted from its arrival again: as if it had never waited for its session."""
+    route(store, "r1", session_id="s")
+    route(store, "r2", session_id="s")
+    [item] = store.claim("cpu", "w1", 1)
+    store.finish("cpu", "w1", item, DONE, "text")
+    waited_ms = store.job("r2")["session_wait_ms"]
+    route(store, "r3", arrival_ms=2000)
+    store.promote("r2", "realtime")
+    store.promote("r3", "realtime")
+    assert store.job("r2")["rank"] - store.job("r3")["rank"] == waited_ms - 1000
+    assert queue(store) == ["r3", "r2"]
+
+
 def test_the_pool_of_one_that_runs_is_told_at_once_and_by_every_beat(store):
     route(store)
     [item] = store.claim("cpu", "w1", 1)

@@ -44,9 +44,10 @@ local function change_streams()
 end
 
 local up = urgency(sla) < urgency(was)
-local times = redis.call('HMGET', KEYS[1], 'arrival_ms', 'deadline_ms')
+local times = redis.call('HMGET', KEYS[1], 'arrival_ms', 'deadline_ms', 'session_wait_ms')
 local rank = tonumber(times[1] or NOW_MS) + ARGV[8]
 if times[2] then rank = math.min(rank, tonumber(times[2]) + ARGV[9]) end
+rank = rank + tonumber(times[3] or 0) -- it counts as if it had come when its turn did (session.lua)
 redis.call('HSET', KEYS[1], 'sla', sla, 'rank', string.format('%.0f', rank))
 if status == 'accepted' then
   change_streams()

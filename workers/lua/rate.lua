@@ -10,8 +10,12 @@ local function rate_key(tenant) return P .. ':rate:' .. tenant end
 
 -- Both buckets as they are now. Where there was no limit before, it is full.
 local function buckets(key, requests_per_min, tokens_per_min)
-  local known = redis.call('HMGET', key, 'requests', 'tokens', 'at_ms', 'requests_per_min',
+  local known = redis.pcall('HMGET', key, 'requests', 'tokens', 'at_ms', 'requests_per_min',
     'tokens_per_min')
+  if known.err then -- a key of another type than ours, which somebody put there
+    redis.call('DEL', key)
+    known = {}
+  end
   local share = math.max(0, NOW_MS - tonumber(known[3] or 0)) / MINUTE_MS
   local function bucket(level, before, per_min)
     if not level or tonumber(before or 0) == 0 then return per_min end
@@ -46,7 +50,7 @@ end
 -- A request that was charged has ended, and needed so many tokens.
 local function settle(tenant, charged, needed)
   local key = rate_key(tenant)
-  local limits = redis.call('HMGET', key, 'requests_per_min', 'tokens_per_min')
+  local limits = redis.pcall('HMGET', key, 'requests_per_min', 'tokens_per_min')
   if not limits[2] then return end
   local per_min = tonumber(limits[2])
   local requests_left, tokens_left = buckets(key, tonumber(limits[1]), per_min)

@@ -31,8 +31,7 @@ if ARGV[11] == '1' then
 end
 if duplicate then return 'duplicate' end
 if event.status == 'failed' and event.code then
-  redis.call('HINCRBY', P .. ':refusals', event.code, 1)
-  redis.call('EXPIRE', P .. ':refusals', KEEP_S)
+  count(P .. ':refusals', event.code, 1)
 end
 redis.call('HSET', KEYS[2], 'sla', ARGV[8], 'tenant', ARGV[9], 'entry', ARGV[6],
   'arrival_ms', known[3] or string.match(ARGV[6], '^%d+') or NOW_MS)

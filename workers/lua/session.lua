@@ -70,12 +70,14 @@ local function stop_waiting(session, id)
   if mark then redis.call('HSET', job_key(id), 'reason', string.sub(reason, 1, mark - 1)) end
 end
 
--- It counts as if it came now: a session with many requests takes no turn from another.
+-- It counts as if it came now: a session with many requests takes no turn from another. By how much
+-- later that is stays in the job: another class ranks it anew (promote.lua).
 local function rank_from_now(id)
-  local known = redis.call('HMGET', job_key(id), 'rank', 'arrival_ms')
+  local known = redis.call('HMGET', job_key(id), 'rank', 'arrival_ms', 'session_wait_ms')
   if not known[1] or not known[2] then return end
-  local later = math.max(NOW_MS - tonumber(known[2]), 0)
-  redis.call('HSET', job_key(id), 'rank', string.format('%.0f', known[1] + later))
+  local later, before = math.max(NOW_MS - tonumber(known[2]), 0), tonumber(known[3] or 0)
+  redis.call('HSET', job_key(id), 'rank', string.format('%.0f', known[1] + later - before),
+    'session_wait_ms', string.format('%.0f', later))
 end
 
 -- The first that waits holds the session and goes into its pool's queue; gives its id, or nil.
