@@ -91,6 +91,7 @@ local function put_back(queue, id, max_attempts, unburnt)
     return false
   end
   redis.call('HSET', record, 'status', 'queued')
+  redis.call('HDEL', record, 'move_reason') -- that wish was of whoever had it
   if redis.call('HEXISTS', rq_key(id), 'data') == 0 then
     rq_create(id, queue, 'workers.jobs.generate', id)
   end

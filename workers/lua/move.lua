@@ -12,13 +12,18 @@ local known = redis.call('HMGET', KEYS[1], 'status', 'pool')
 local status, pool = known[1], known[2]
 if not status or status == 'accepted' then return 'unknown' end
 if TERMINAL[status] then return 'ended' end
-if pool == target then return 'moved' end
+if pool == target then -- whatever was wished before is not wished any more
+  redis.call('HDEL', KEYS[1], 'move_reason')
+  if status == 'running' then redis.call('PUBLISH', KEYS[2], 'move ' .. id .. ' ' .. target) end
+  return 'moved'
+end
 local reason = ARGV[7] ~= '' and ARGV[7] or target .. ': moved from ' .. pool
 if status == 'running' then
   redis.call('HSET', KEYS[1], 'move_reason', reason)
   redis.call('PUBLISH', KEYS[2], 'move ' .. id .. ' ' .. target)
   return 'moving'
 end
+redis.call('HDEL', KEYS[1], 'move_reason')
 local was_queued = redis.call('LREM', queue_key(pool), 0, id) > 0
 redis.call('HSET', KEYS[1], 'pool', target, 'moved_ms', NOW_MS, 'reason', reason)
 redis.call('HINCRBY', KEYS[1], 'moves', 1)

@@ -273,7 +273,12 @@ class PoolWorker(BatchWorker):
         return self.wishes.class_of(item) or self.store.table.names[-1]
 
     def move(self, job_id: str, pool: str) -> None:
-        """Between steps: what it has computed goes into files, and the other pool goes on."""
+        """Between steps: what it has computed goes into files, and the other pool goes on.
+
+        Its own pool: it shall stay after all.
+        """
+        if pool == self.queue_name:
+            self.wishes.moving.pop(job_id, None)
         if not self.mover.can_move(pool) or self.sessions is None:
             return
         running = self.running.get(job_id)
