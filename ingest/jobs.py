@@ -23,7 +23,8 @@ from ingest.sse import KEEP_ALIVE, EventStream, frame, json_response
 from ingest.tokens import Stopping, order
 from ingest.unread import known
 from router.schema import request_schema
-from workers.wire import END_ENTRY_ID, EndEvent, TokenEvent
+from workers.timings import timings_of
+from workers.wire import END_ENTRY_ID, TERMINAL, EndEvent, TokenEvent
 from workers.wire_fields import end_of
 
 routes = APIRouter()
@@ -153,6 +154,7 @@ def event_frame(entry_id: str, event: TokenEvent | EndEvent) -> bytes:
         "tpot_ms": event.tpot_ms,
         "queue_ms": event.queue_ms,
         "sla": event.sla,
+        "timings": timings_of(event),
     }
     if event.session_id is not None:
         data |= {"session_id": event.session_id, "forked_at": event.forked_at}
@@ -174,11 +176,12 @@ def unknown(request_id: str) -> ApiError:
 def job_object(job: dict[str, Any]) -> dict[str, Any]:
     """A job as the API shows it; what is not known yet is left out."""
     shown = {name: job[name] for name in SHOWN if name in job}
-    usage = end_of(job).usage
+    end = end_of(job)
     return {
         "object": "job",
         **shown,
-        "usage": usage_object(usage) if usage else None,
+        "usage": usage_object(end.usage) if end.usage else None,
+        "timings": timings_of(end) if end.status in TERMINAL else None,
         "error": error_of(job.get("error"), job.get("code")),
     }
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workers.text.text_model import TextModel
+from workers.timings import timings_of
 from workers.wire import EndEvent, Request, TokenEvent, Usage
 
 Json = dict[str, Any]
@@ -78,6 +79,7 @@ class Chat:
             "object": "chat.completion",
             "choices": [choice],
             "usage": usage_object(end.usage),
+            "timings": timings_of(end),
             "lockstep": lockstep_object(self.request, end),
         }
 
@@ -93,7 +95,7 @@ class Chat:
         if end.text:
             yield self.chunk({"content": end.text})
         last = self.chunk({}, finish_reason=end.finish_reason)
-        yield {**last, "lockstep": lockstep_object(self.request, end)}
+        yield {**last, "timings": timings_of(end), "lockstep": lockstep_object(self.request, end)}
 
     def usage(self, end: EndEvent) -> Json:
         """The chunk that stream_options.include_usage asks for."""
@@ -147,6 +149,7 @@ class Completion:
         text = "".join(token.text for token in tokens) + end.text
         answer = self.chunk(text, self.logprobs(tokens), end.finish_reason)
         answer["usage"] = usage_object(end.usage)
+        answer["timings"] = timings_of(end)
         answer["lockstep"] = lockstep_object(self.request, end)
         return answer
 
@@ -160,7 +163,7 @@ class Completion:
 
     def end(self, end: EndEvent) -> Iterator[Json]:
         last = self.chunk(end.text, finish_reason=end.finish_reason)
-        yield {**last, "lockstep": lockstep_object(self.request, end)}
+        yield {**last, "timings": timings_of(end), "lockstep": lockstep_object(self.request, end)}
 
     def usage(self, end: EndEvent) -> Json:
         """The chunk that stream_options.include_usage asks for."""

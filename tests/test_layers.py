@@ -30,6 +30,7 @@ VOCABULARY = {
     "workers.store",
     "workers.placed",
     "workers.promises",
+    "workers.timings",
     "workers.script",
     "workers.text",
     "workers.address",

@@ -157,6 +157,7 @@ class EndEvent(msgspec.Struct, frozen=True, kw_only=True):
     session_id     the request's session; written by whatever ends it, from the job's hash
     forked_at      token position at which the prompt left the session's log; None: it did not
     sla            the class that it had in the end; written from the job's hash
+    pool, reason   who ran it last, and why there; written from the job's hash
     retry_after_s  seconds after which it would be taken, of one refused as "overloaded" or
                    "rate_limited"
     """
@@ -175,6 +176,8 @@ class EndEvent(msgspec.Struct, frozen=True, kw_only=True):
     forked_at: int | None = None
     sla: str | None = None
     retry_after_s: int | None = None
+    pool: str | None = None
+    reason: str | None = None
 
 
 class Keys:
@@ -196,6 +199,7 @@ class Keys:
         self.placements = f"{prefix}:placements"  # counters: kinds of plans
         self.control = f"{prefix}:control"
         self.pools = f"{prefix}:pools"
+        self.api_keys = f"{prefix}:keys"  # by name: ingest/keys.py; the one key without an expiry
         self.replanned = f"{prefix}:replanned"  # a router has just done it
         self.waiting = f"{prefix}:waiting"  # ids that wait for their session
         self.deadlines = f"{prefix}:deadlines"  # ids by their deadlines

@@ -90,6 +90,8 @@ def end_of(job: Mapping[str, Any]) -> EndEvent:
         forked_at=job.get("forked_at"),
         sla=job.get("sla"),
         retry_after_s=job.get("retry_after_s"),
+        pool=job.get("pool"),
+        reason=job.get("reason"),
     )
 
 
@@ -141,9 +143,9 @@ INT_FIELDS: Final = (
     *("arrival_ms", "queued_ms", "started_ms", "ended_ms", "deadline_ms"),
     *("attempts", "prompt_tokens", "output_tokens", "cached_tokens", "cancel", "forked_at"),
     *("max_tokens", "moves", "moved_ms", "charged_tokens", "retry_after_s", "rank"),
+    "session_wait_ms",
 )
 FLOAT_FIELDS: Final = ("ttft_ms", "tpot_ms", "queue_ms", "predicted_ttft_ms")
-    "session_wait_ms",
 
 
 def parse_job(raw: Mapping[bytes, bytes]) -> dict[str, Any]:

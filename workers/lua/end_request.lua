@@ -48,8 +48,8 @@ local function queue_webhook(id, status)
   return KEEP_S
 end
 
--- What the end says of the request: the class that it had in the end, its session.
-local SAID = { 'sla', 'session_id', 'forked_at' }
+-- What the end says of the request: the class that it had in the end, its session, where it ran.
+local SAID = { 'sla', 'session_id', 'forked_at', 'pool', 'reason' }
 local function tell_of_request(id, flat)
   local known = redis.call('HMGET', job_key(id), unpack(SAID))
   for i, name in ipairs(SAID) do

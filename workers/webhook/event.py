@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from msgspec import to_builtins
 
+from workers.timings import timings_of
 from workers.wire import split_id
 from workers.wire_fields import end_of
 
@@ -52,6 +53,7 @@ def _data(request_id: str, job: Mapping[str, Any]) -> dict[str, Any]:
         "usage": end.usage and to_builtins(end.usage),
         "ttft_ms": end.ttft_ms,
         "tpot_ms": end.tpot_ms,
+        "timings": timings_of(end),
         "digest": end.digest or None,
         "error": end.error,
         "code": end.code,

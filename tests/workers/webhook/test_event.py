@@ -19,6 +19,8 @@ FINISHED = {
     "tpot_ms": 4.25,
     "digest": "00ff00ff00ff00ff",
     "metadata": {"order": [1, 2]},
+    "pool": "cpu",
+    "reason": "cpu: ready",
 }
 
 
@@ -35,6 +37,16 @@ def test_a_finished_request_says_everything():
             "usage": {"prompt_tokens": 5, "output_tokens": 3, "cached_tokens": 2},
             "ttft_ms": 12.5,
             "tpot_ms": 4.25,
+            "timings": {
+                "queue_ms": None,
+                "prompt_ms": None,
+                "predicted_ms": 8.5,
+                "prompt_n": 5,
+                "predicted_n": 3,
+                "cached_n": 2,
+                "pool": "cpu",
+                "reason": "cpu: ready",
+            },
             "digest": "00ff00ff00ff00ff",
             "error": None,
             "code": None,
