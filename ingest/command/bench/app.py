@@ -7,13 +7,14 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from typer import Option
 
 from ingest.command.bench import cpu as bench_cpu
 from ingest.command.bench import models as bench_models
 from ingest.command.bench import node as bench_node
+from ingest.command.bench.progress import bar
+from ingest.command.bench.queue_command import queue
 from ingest.command.bench.serve.command import serve
 from ingest.command.failure import USAGE, Failure
 from workers.settings import settings
@@ -116,7 +117,7 @@ def node(
     Starts a node of its own whose engine computes nothing.
     """
     plan = bench_node.Plan(requests=requests, tokens=tokens, sessions=sessions, step_ms=step_ms)
-    folder = model_folder(settings().model)
+    folder = bench_models.folder_of(settings().model)
     with bar() as shown:
         task = shown.add_task("starting", total=None)
         found = bench_node.measure(plan, folder, lambda what: shown.update(task, description=what))
@@ -193,18 +194,8 @@ def kv(
     print(json.dumps(found)) if as_json else show_kv(found)
 
 
+app.command()(queue)
 app.command()(serve)
-
-
-def model_folder(name: str) -> Path:
-    """The model's folder. Raises Failure."""
-    from workers.model import catalog
-    from workers.model.config import BadModel
-
-    try:
-        return catalog.ensure(settings().home, name, progress=None)
-    except BadModel as error:
-        raise Failure(str(error)) from None
 
 
 def numbers(option: str, text: str) -> list[int]:
@@ -213,12 +204,6 @@ def numbers(option: str, text: str) -> list[int]:
     if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
         raise Failure(f"{option}: must be numbers like 1,2,4, got {text!r}", USAGE)
     return sorted({int(part) for part in parts})
-
-
-def bar() -> Progress:
-    """A progress bar on stderr; stdout is the answer."""
-    columns = (TextColumn("{task.description:>28}"), BarColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def show_cpu(found: dict[str, Any]) -> None:

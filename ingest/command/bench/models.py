@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ingest.command.failure import Failure
+from workers.settings import settings
+
 SHIPPED: Final = {"135M-default": "smollm2-135m"}
 MADE: Final = {  # what each is like, and the type of its matrices
     "135M": ("smollm2-135m", "Q4_0"),
@@ -45,6 +48,17 @@ def measured(name: str, home: Path, progress: Callable[[str, int, int], None]) -
         gguf = catalog.folder_of(home, called) / "model.gguf"
     folder = catalog.ensure(home, called, progress)
     return Measured(name, folder, gguf)
+
+
+def folder_of(name: str) -> Path:
+    """The folder of one of this node's models, fetched and packed if need be. Raises Failure."""
+    from workers.model import catalog
+    from workers.model.config import BadModel
+
+    try:
+        return catalog.ensure(settings().home, name, progress=None)
+    except BadModel as error:
+        raise Failure(str(error)) from None
 
 
 def make(

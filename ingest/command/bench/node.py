@@ -6,25 +6,17 @@ few long requests. CPU time is read from the kernel for each process, so it hold
     cost of a short request = request + 1 token       cost of a long one = request + N tokens
 """
 
-import http.client
-import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from socket import create_server
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from ingest.client import Client
+from ingest.command.bench.own_node import PATIENCE_S, Node, ask, running
 from ingest.command.failure import Failure
 
-PATIENCE_S: Final = 60.0
 LATENCIES_MAX: Final = 200  # requests, one after the other
 PROMPT: Final = "What is the capital of France?"
 PROCESSES: Final = ("store", "router", "pool", "api")
@@ -40,104 +32,16 @@ class Plan:
     step_ms: float
 
 
-class Node:
-    """Four processes over a temporary home."""
-
-    def __init__(self, home: Path, folder: Path, plan: Plan) -> None:
-        (home / "models").symlink_to(folder.parent.resolve())
-        self.port, store_port = free_port(), free_port()
-        self.url = f"redis://127.0.0.1:{store_port}/0"
-        kept = {name: v for name, v in os.environ.items() if not name.startswith("LOCKSTEP_")}
-        self.environment = kept | {
-            "LOCKSTEP_HOME": str(home),
-            "LOCKSTEP_MODEL": folder.name,
-            "LOCKSTEP_PORT": str(self.port),
-            "LOCKSTEP_STORE_PORT": str(store_port),
-            "LOCKSTEP_MAX_BATCH": str(plan.sessions),
-            "LOCKSTEP_LOG_LEVEL": "error",
-        }
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        pool = ["ingest.command.bench.free_engine", str(plan.step_ms)]
-        programs = (["workers.store_server"], ["router"], pool, ["ingest"])
-        for name, program in zip(PROCESSES, programs, strict=True):
-            command = [sys.executable, "-m", *program]
-            errors = subprocess.DEVNULL if name == "store" else None  # Valkey chats there
-            self.processes[name] = subprocess.Popen(
-                command, env=self.environment, stdout=subprocess.DEVNULL, stderr=errors
-            )
-
-    def wait_until_ready(self) -> None:
-        """Raises Failure."""
-        for _ in range(int(PATIENCE_S / 0.1)):
-            try:
-                if ask(self.port, "GET", "/readyz", None)[0] == 200:
-                    return
-            except OSError:
-                pass
-            died = [name for name, p in self.processes.items() if p.poll() is not None]
-            if died:
-                raise Failure(f"bench node: {', '.join(died)} did not start")
-            time.sleep(0.1)
-        raise Failure(f"bench node: the node was not ready within {PATIENCE_S:.0f} s")
-
-    def cpu_us(self) -> dict[str, float]:
-        """CPU time so far, by process."""
-        return {name: cpu_us(process.pid) for name, process in self.processes.items()}
-
-    def stop(self) -> None:
-        for name in reversed(PROCESSES):
-            if name in self.processes:
-                self.processes[name].terminate()
-        for process in self.processes.values():
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def cpu_us(pid: int) -> float:
-    """CPU time of all threads of a process; a thread that ended meanwhile counts nothing."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        try:
-            total += int((task / "schedstat").read_text().split()[0])
-        except OSError:
-            continue
-    return total / 1000
-
-
-def free_port() -> int:
-    with create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def ask(port: int, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, bytes]:
-    """One HTTP exchange on a connection of its own: status and whole body."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
-    try:
-        raw = None if body is None else json.dumps(body).encode()
-        connection.request(method, path, raw)
-        response = connection.getresponse()
-        return response.status, response.read()
-    finally:
-        connection.close()
-
-
-@contextmanager
-def running(folder: Path, plan: Plan) -> Iterator[Node]:
-    with TemporaryDirectory(prefix="lockstep-bench-") as home:
-        node = Node(Path(home), folder, plan)
-        try:
-            node.wait_until_ready()
-            yield node
-        finally:
-            node.stop()
-
-
 def measure(plan: Plan, folder: Path, progress: Callable[[str], None]) -> dict[str, Any]:
     """The whole bench as one object with `rows`. Raises Failure."""
-    with running(folder, plan) as node:
+    programs = {
+        "store": ["workers.store_server"],
+        "router": ["router"],
+        "pool": ["ingest.command.bench.free_engine", str(plan.step_ms)],
+        "api": ["ingest"],
+    }
+    with running(folder, programs, {"LOCKSTEP_MAX_BATCH": str(plan.sessions)}) as node:
+        node.wait_until(node.answers)
         stream(node, 1)  # what is imported at first use is imported now
         progress("latency")
         rows = latencies(node, min(plan.requests, LATENCIES_MAX))

@@ -120,6 +120,17 @@ def test_bench_node_prints_latencies_and_costs(lockstep):
     assert costs == ["store", "router", "pool", "api", "sum"]
 
 
+def test_bench_queue_prints_rates_beside_rqs_and_what_a_job_costs(lockstep):
+    """Everything that was sent has finished, by us and by RQ."""
+    code, out, _ = lockstep("bench", "queue", "--json", "--jobs", "20", "--rounds", "1")
+    found = json.loads(out)
+    assert code == 0
+    ours, simple, forking = found["rows"]
+    assert [r["case"] for r in (simple, forking)] == ["RQ SimpleWorker", "RQ Worker, forking"]
+    assert all(r["jobs_per_s"] > 0 for r in found["rows"])
+    assert ours["commands"] > ours["scripts"] > 0 and ours["store_us"] > 0
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -128,6 +139,7 @@ def test_bench_node_prints_latencies_and_costs(lockstep):
         ["cpu", "--rounds", "0"],
         ["cpu", "--case", "speed"],
         ["node", "--tokens", "1"],
+        ["queue", "--jobs", "0"],
         ["gpt"],
     ],
 )
