@@ -14,7 +14,7 @@ import uvicorn
 from ingest.app import create_app
 from ingest.desk import Desk
 from workers.log import logger
-from workers.settings import settings
+from workers.settings import settings_or_exit
 
 GRACE_S = 1  # for answers that are being sent; streams are let go before it
 
@@ -61,7 +61,7 @@ def config_of(desk: Desk) -> uvicorn.Config:
 
 def main() -> None:
     """Serves until a signal."""
-    config = settings()
+    config = settings_or_exit()
     desk = Desk(config)
     logger("api").info("listening", url=f"http://{config.host}:{config.port}")
     Server(config_of(desk), desk).run()

@@ -24,14 +24,13 @@ from router.prefetch import Prefetch
 from workers.address import parse_networks
 from workers.log import logger
 from workers.session.files import open_tier
-from workers.settings import Settings, settings
+from workers.settings import BAD_CONFIG, Settings, settings_or_exit
 from workers.store import Store
 from workers.text.text_model import TextModel
 
 RETRY_FIRST_S: Final = 0.1
 RETRY_LONGEST_S: Final = 1.0
 NO_MODEL_S: Final = 1.0
-BAD_CONFIG: Final = 78  # EX_CONFIG: the keeper takes its time before it tries again
 
 log = logger("router")
 
@@ -117,7 +116,7 @@ def own_name(config: Settings) -> str:
 
 def main(arguments: list[str]) -> int:
     """Until a signal comes."""
-    config, stop = settings(), Stop()
+    config, stop = settings_or_exit(), Stop()
     try:
         allow = parse_networks(config.webhook_allow)
     except ValueError as error:

@@ -36,7 +36,10 @@ LOCK_S = 5.0  # an earlier keeper of this name may still be stopping
 
 
 def home() -> str:
-    """LOCKSTEP_HOME as workers.settings reads it, without the memory that pydantic takes."""
+    """LOCKSTEP_HOME as workers.settings reads it, without the memory that pydantic takes.
+
+    Raises ValueError and OSError for a lockstep.toml that cannot be read.
+    """
     folder = os.environ.get("LOCKSTEP_HOME")
     if folder is None and os.path.exists("lockstep.toml"):
         import tomllib
@@ -288,7 +291,11 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m workers.keeper NAME PROGRAM ARGUMENT...", file=sys.stderr)
         return 2
     name, *program = arguments
-    folder = os.path.join(home(), "run")
+    try:
+        folder = os.path.join(home(), "run")
+    except (ValueError, OSError) as error:
+        say("error", f"lockstep.toml cannot be read: {error}")
+        return 1
     try:
         os.makedirs(folder, exist_ok=True)
         alone = only_keeper(name, folder)

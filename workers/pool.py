@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from redis.exceptions import RedisError
 
 from workers.log import logger
-from workers.settings import Settings, settings
+from workers.settings import Settings, settings_or_exit
 from workers.wire import POOLS, PoolLoad
 from workers.worker_store import WorkerStore
 
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in POOLS:
         print(f"usage: python -m workers.pool {'|'.join(POOLS)}", file=sys.stderr)
         return 2
-    pool, config = arguments[0], settings()
+    pool, config = arguments[0], settings_or_exit()
     missing = why_no_gpu(config) if pool == "gpu" else None
     if missing is not None:
         return stay_absent(config, missing)

@@ -6,11 +6,12 @@ The table in README.md is made from the descriptions below.
 
 import json
 import os
+import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
@@ -21,6 +22,8 @@ from pydantic_settings import (
 )
 
 from workers.sla import BadClass, SlaTable
+
+BAD_CONFIG: Final = 78  # EX_CONFIG
 
 
 class Settings(BaseSettings):
@@ -178,3 +181,29 @@ def parse_json(given: str) -> Any:
 def settings() -> Settings:
     """The settings of this process."""
     return Settings()
+
+
+def settings_or_exit() -> Settings:
+    """The settings of one of the node's programs. What is wrong with them is said in a sentence
+    each, and ends the program: its keeper takes its time before it tries again."""
+    try:
+        return settings()
+    except (ValueError, OSError) as error:
+        for sentence in complaints(error):
+            print(sentence, file=sys.stderr)
+        raise SystemExit(BAD_CONFIG) from None
+
+
+def complaints(error: ValueError | OSError) -> list[str]:
+    """What settings() raised, as sentences."""
+    if isinstance(error, ValidationError):
+        return [complaint(wrong) for wrong in error.errors()]
+    return [f"lockstep.toml cannot be read: {error}."]
+
+
+def complaint(wrong: Any) -> str:
+    """One of pydantic's findings. Only lockstep.toml can hold unknown names."""
+    name = "_".join(map(str, wrong["loc"]))
+    if wrong["type"] == "extra_forbidden":
+        return f"There is no setting {name!r}: lockstep.toml may hold those of README's table."
+    return f"LOCKSTEP_{name.upper()} is set to {wrong['input']!r}: {wrong['msg']}."

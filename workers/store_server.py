@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from workers.log import logger
-from workers.settings import Settings, settings
+from workers.settings import BAD_CONFIG, Settings, settings_or_exit
 
-BAD_CONFIG = 78  # EX_CONFIG: the keeper takes its time before it tries again
 PORT_WAIT_S = 2.0  # a store that was just stopped may still hold the port
 
 log = logger("store")
@@ -160,7 +159,7 @@ def become_server(config: Settings) -> NoReturn:
 
 
 def main() -> int:
-    config = settings()
+    config = settings_or_exit()
     if config.redis_url:
         where = re.sub(r"//[^@/]*@", "//", config.redis_url)  # no password in a log
         log.info("nothing to run: LOCKSTEP_REDIS_URL is set", url=where)

@@ -139,7 +139,7 @@ def configuration_errors() -> tuple[type[Exception], ...]:
 
     from pydantic import ValidationError
 
-    return ValidationError, TOMLDecodeError
+    return ValidationError, TOMLDecodeError, UnicodeDecodeError
 
 
 def configuration_sentence(error: Exception) -> str:

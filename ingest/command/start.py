@@ -167,20 +167,12 @@ def stop(honcho: subprocess.Popen[bytes]) -> int:
 
 def prepare() -> int:
     """Everything before the first process: prints what the parent must know, or what to do."""
-    from tomllib import TOMLDecodeError
-
-    from pydantic import ValidationError
-
-    from workers.settings import settings
+    from workers.settings import complaints, settings
 
     try:
         config = settings()
-    except TOMLDecodeError as error:
-        print(f"lockstep.toml cannot be read: {error}.", file=sys.stderr)
-        return 1
-    except ValidationError as error:
-        for wrong in error.errors():
-            print(wrong_setting(wrong), file=sys.stderr)
+    except (ValueError, OSError) as error:
+        print("\n".join(complaints(error)), file=sys.stderr)
         return 1
     try:
         found = list(problems(config))
@@ -193,14 +185,6 @@ def prepare() -> int:
     node = {"host": reachable(config.host), "port": config.port, "model": config.model}
     print(json.dumps(node))
     return 1 if found else 0
-
-
-def wrong_setting(wrong: Any) -> str:
-    """One of pydantic's findings, as a sentence. Only lockstep.toml can hold unknown names."""
-    name = "_".join(map(str, wrong["loc"]))
-    if wrong["type"] == "extra_forbidden":
-        return f"There is no setting {name!r}: lockstep.toml may hold those of README's table."
-    return f"LOCKSTEP_{name.upper()} is set to {wrong['input']!r}: {wrong['msg']}."
 
 
 def reachable(host: str) -> str:

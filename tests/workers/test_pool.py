@@ -10,6 +10,7 @@ import pytest
 
 from tests.workers.queue.conftest import Node, stop_all
 from workers.pool import said_loading
+from workers.settings import BAD_CONFIG
 from workers.text.text_model import TextModel
 from workers.wire import SamplingParams
 
@@ -104,6 +105,25 @@ def test_what_it_takes_is_said(arguments):
     command = [sys.executable, "-m", "workers.pool", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (2, "usage: python -m workers.pool gpu|cpu\n")
+
+
+@pytest.mark.parametrize(
+    ("program", "text"),
+    [
+        *(("workers.pool cpu", b"port = 80x"), ("router", b"port = 0")),
+        ("workers.store_server", b"\xff"),
+    ],
+)
+def test_a_wrong_lockstep_toml_is_one_sentence_whatever_reads_it(tmp_path, program, text):
+    """It was a traceback."""
+    (tmp_path / "lockstep.toml").write_bytes(text)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
+    done = subprocess.run(
+        [sys.executable, "-m", *program.split()], cwd=tmp_path, capture_output=True, text=True,
+        env=environment | {"PYTHONPATH": str(ROOT)}, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == BAD_CONFIG
+    assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
 def test_a_gpu_that_is_too_small_is_said_and_tried_again(node, pools):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from workers.address import parse_networks
 from workers.log import logger
-from workers.settings import Settings, settings
+from workers.settings import Settings, settings_or_exit
 from workers.wire import WEBHOOKS
 from workers.worker_store import WorkerStore
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def main() -> int:
     try:
-        worker = build_worker(settings())
+        worker = build_worker(settings_or_exit())
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1

@@ -62,10 +62,13 @@ def test_a_wrong_setting_is_one_sentence_that_names_it(prepare, more, words):
 
 @pytest.mark.parametrize(
     "text, word",
-    [("port = 80x", "line 1"), ("prot = 8001", "'prot'"), ('gpu = "maybe"', "LOCKSTEP_GPU")],
+    [
+        *((b"port = 80x", "line 1"), (b"prot = 8001", "'prot'")),
+        *((b'gpu = "maybe"', "LOCKSTEP_GPU"), (b"\xff", "cannot be read")),
+    ],
 )
 def test_a_wrong_lockstep_toml_is_one_sentence(prepare, tmp_path, text, word):
-    (tmp_path / "lockstep.toml").write_text(text)
+    (tmp_path / "lockstep.toml").write_bytes(text)
     code, _, said = prepare(tmp_path)
     assert code == 1
     assert len(said.splitlines()) == 1, said
