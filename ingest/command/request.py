@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -11,9 +12,13 @@ from typer import Argument, Exit, Option
 
 from ingest.client import Client, Overloaded
 from ingest.command.failure import FAILED, NOT_YET, USAGE, Failure
+from router.fields import deadline_of, session_of
+from router.refusal import Refused
+from router.sampling import sampling_params
 from workers.wire import EndEvent, TokenEvent
 
 POLL_S: Final = 0.1
+ROOM_MAX: Final = 2**31 - 1  # output tokens of any request
 UNKNOWN_S: Final = 2.0  # how long a request may be unknown: its sender may be a moment ahead of us
 
 Id = Annotated[str, Argument(metavar="ID", help="The request's id.", show_default=False)]
@@ -66,15 +71,23 @@ def enqueue(
     source = prompt_fields(prompt, messages, chat)
     try:
         fields = {**named, **source, **more_fields(field)}
+        check({name: value for name, value in fields.items() if value is not None})
         request_id = client.enqueue(sla=sla, id=id, patience_s=patience, **fields)
     except Overloaded as error:
         raise Failure(str(error), NOT_YET) from None
-    except (ValueError, OverflowError) as error:
+    except (ValueError, OverflowError, Refused) as error:
         raise Failure(str(error), USAGE) from None
     if wait:
         show_stream(client, request_id, "0-0", as_json)
     else:
         print(json.dumps({"id": request_id, "sla": sla}) if as_json else request_id)
+
+
+def check(fields: Mapping[str, Any]) -> None:
+    """What is seen to be wrong without the model is refused here. Raises Refused, as the router."""
+    deadline_of(fields, 0)
+    session_of(fields)
+    sampling_params(fields, request_id="", room=ROOM_MAX, why_room="no context is longer")
 
 
 def prompt_fields(prompt: str | None, messages: str | None, chat: bool) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from redis import Redis
 
 from ingest.command.main import COMMANDS, run
 from tests.ingest.conftest import MODEL, ROOT
@@ -111,6 +112,26 @@ def test_enqueue_passes_every_option_on(lockstep, node, wait_until):
     params = node.requests[0].params
     assert (params.max_tokens, params.temperature, params.top_k, params.seed) == (3, 0.5, 4, 9)
     assert (params.stop, params.min_p, node.requests[0].metadata) == (("x", "y"), 0.25, {"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (["--deadline-ms", "0"], "deadline_ms"),
+        (["--deadline-ms", "-5"], "deadline_ms"),
+        (["--max-tokens", "0"], "max_tokens"),
+        (["--temperature", "3"], "temperature"),
+        (["--field", "session_id=7"], "session_id"),
+    ],
+)
+def test_enqueue_refuses_what_no_node_would_take_and_names_the_field(
+    lockstep, redis_url, options, field
+):
+    """They were put on the stream, exit code 0, and failed there."""
+    code, out, err = lockstep("enqueue", "Hello", *options)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"lockstep: {field}: must be") and err.count("\n") == 1
+    assert not Redis.from_url(redis_url).keys("*requests*")
 
 
 def test_enqueue_reads_prompt_and_messages_from_elsewhere(lockstep, node, tmp_path, wait_until):
