@@ -18,7 +18,10 @@ from redis.exceptions import RedisError
 
 from ingest.doorkeeper import Doorkeeper, rate_limited
 from ingest.errors import ApiError
+from ingest.gate import Gate
+from ingest.keys import Key
 from ingest.metrics import Metrics
+from ingest.past import end_without_stream
 from ingest.tokens import Entry, TokenReader
 from router.admit import Door, Reject, admit
 from router.pools import max_sequence_tokens
@@ -64,6 +67,7 @@ class Desk:
         self.allow: Networks = parse_networks(settings.webhook_allow)
         self.text: TextModel | None = None
         self.doorkeeper = Doorkeeper(settings, self.store)
+        self.gate = Gate(settings, self.store)
         self.visitors = Visitors(self)
         self.started_s = int(time.time())
         self._tier: KvTier | None = None
@@ -89,10 +93,13 @@ class Desk:
                 self._tier = open_tier(self.settings)
             return self._tier
 
-    async def accept(self, fields: Mapping[str, Any], *, door: str) -> Receipt:
-        """Admits and accepts. Raises ApiError, or redis' errors when the store is away."""
+    async def accept(self, fields: Mapping[str, Any], *, key: Key, door: str) -> Receipt:
+        """Admits and accepts, on the account of the key's tenant, whatever the fields say.
+
+        Raises ApiError, or redis' errors when the store is away.
+        """
         text = self.text_model()
-        receipt = await run_sync(self._accept, fields, text)
+        receipt = await run_sync(self._accept, {**fields, "tenant": key.tenant}, text)
         self.metrics.accepted.labels(receipt.request.sla, door).inc()
         return receipt
 
@@ -143,18 +150,12 @@ class Desk:
 
     async def follow(self, request_id: str, after: str = "0-0") -> AsyncIterator[list[Entry]]:
         """As TokenReader.listen; of a request whose stream has expired already, only the end."""
-        end = await run_sync(self._end_without_stream, request_id)
+        end = await run_sync(end_without_stream, self.store, request_id)
         if end is not None:
             yield [(END_ENTRY_ID, end)]
             return
         async for entries in self.reader.listen(request_id, after):
             yield entries
-
-    def _end_without_stream(self, request_id: str) -> EndEvent | None:
-        if self.store.redis.exists(self.keys.tokens(request_id)):
-            return None
-        job = self.store.job(request_id)
-        return end_of(job) if job and job["status"] in TERMINAL else None
 
     async def cancel(self, request_id: str) -> str:
         """Store.cancel, asked again while the store is away."""

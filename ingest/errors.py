@@ -82,6 +82,8 @@ def error_response(error: ApiError) -> Response:
         headers["Retry-After"] = str(error.retry_after_s)
     if error.retry_after_ms is not None:
         headers["retry-after-ms"] = str(error.retry_after_ms)
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
     kind = LingeringResponse if error.status == 413 else Response
     body = msgspec.json.encode(error_object(error))
     return kind(body, error.status, headers=headers, media_type="application/json")

@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from ingest.desk import Desk
 from ingest.errors import ApiError, error_object
+from ingest.gate import needs
 from ingest.pulse import STALL_S, Pulse, StallWatch, take_pulse
 from ingest.sse import json_response
 from workers.log import logger
@@ -72,7 +73,7 @@ def pools_of(pulse: Pulse) -> dict[str, str]:
     return pools
 
 
-@routes.get("/metrics")
+@routes.get("/metrics", dependencies=[needs("metrics")])
 async def metrics(request: Request) -> Response:
     """The page that Prometheus reads; without the store, what this process knows itself."""
     desk: Desk = request.app.state.desk

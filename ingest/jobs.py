@@ -18,6 +18,7 @@ from ingest.body import read_fields
 from ingest.desk import Desk
 from ingest.errors import ApiError
 from ingest.fields import request_fields
+from ingest.gate import key_of, needs
 from ingest.shapes import usage_object
 from ingest.sse import KEEP_ALIVE, EventStream, frame, json_response
 from ingest.tokens import Stopping, order
@@ -27,7 +28,7 @@ from workers.timings import timings_of
 from workers.wire import END_ENTRY_ID, TERMINAL, EndEvent, TokenEvent
 from workers.wire_fields import end_of
 
-routes = APIRouter()
+routes = APIRouter(dependencies=[needs("jobs")])
 
 SHOWN: Final[tuple[str, ...]] = (
     *("id", "status", "sla", "model", "plan", "pool", "then_pool", "reason", "moves", "worker"),
@@ -45,7 +46,7 @@ async def create(request: Request) -> Response:
     desk: Desk = request.app.state.desk
     body = await read_fields(request)
     fields = request_fields(body, request.headers)
-    receipt = await desk.accept(fields, door="jobs")
+    receipt = await desk.accept(fields, key=key_of(request), door="jobs")
     request_id = receipt.request.id
     answer = {
         "id": request_id,

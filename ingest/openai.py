@@ -14,6 +14,7 @@ from ingest.body import read_fields
 from ingest.desk import Desk, Visit
 from ingest.errors import ApiError, error_object, status_of
 from ingest.fields import Delivery, delivery, openai_fields, request_fields
+from ingest.gate import key_of, needs
 from ingest.shapes import SHAPES, Chat, Completion, Json
 from ingest.sse import DONE, KEEP_ALIVE, EventStream, frame, json_response, unless_gone
 from ingest.tokens import Stopping
@@ -22,7 +23,7 @@ from workers.wire import EndEvent, TokenEvent
 TOKENIZED: Final[tuple[str, ...]] = ("model", "prompt", "messages")  # fields that count there
 RETRY_STOPPING_S: Final = 2  # the next process is there by then
 
-routes = APIRouter()
+routes = APIRouter(dependencies=[needs("infer")])
 
 
 @routes.post("/v1/chat/completions")
@@ -79,7 +80,7 @@ async def answer(api: str, request: Request) -> Response:
     body = await read_fields(request)
     how = delivery(body)
     fields = openai_fields(api, body, request.headers)
-    receipt = await desk.accept(fields, door=api)
+    receipt = await desk.accept(fields, key=key_of(request), door=api)
     shape = SHAPES[api](receipt.request, desk.text_model())
     visit = desk.visitors.enter(receipt)
     if how.include_usage:

@@ -17,11 +17,12 @@ from fastapi.responses import Response
 
 from ingest.desk import Desk
 from ingest.errors import ApiError
+from ingest.gate import needs
 from ingest.holder import held, session_object
 from ingest.sse import json_response
 from workers.wire import DEFAULT_TENANT, full_id
 
-routes = APIRouter()
+routes = APIRouter(dependencies=[needs("sessions")])
 
 LIMIT: Final = 100
 LIMIT_MAX: Final = 1000

@@ -47,6 +47,7 @@ class Settings(BaseSettings):
         default="lockstep", pattern=r"^[A-Za-z0-9_{}-]{1,32}$", description="prefix of every key"
     )
     host: str = Field(default="127.0.0.1", description="address the HTTP door listens on")
+    open: bool = Field(default=False, description="nobody needs an API key, whatever the address")
     port: int = Field(default=8000, ge=1, le=65535, description="port of the HTTP door")
     model: str = Field(default="smollm2-135m", description="name of the served model")
     threads: int = Field(default=0, ge=0, description="threads of the CPU pool; 0: one per core")
@@ -79,6 +80,11 @@ class Settings(BaseSettings):
     )
     kv_tenant_mib: int = Field(
         default=0, ge=0, description="disk for one tenant's sessions in MiB; 0: no limit of its own"
+    )
+    files_tenant_mib: int = Field(
+        default=0,
+        ge=0,
+        description="disk for one tenant's files of batches in MiB; 0: no limit of its own",
     )
     session_ttl_s: int = Field(
         default=30 * 86400,

@@ -16,7 +16,7 @@ def open_request(door, path="/v1/chat/completions", **body) -> socket.socket:
     """A POST on a socket of our own, so that we can drop it."""
     raw = json.dumps({"messages": HELLO, **body}).encode()
     client = socket.create_connection(("127.0.0.1", door.desk.settings.port), timeout=10)
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(raw)}\r\n\r\n"
     client.sendall(head.encode() + raw)
     return client
 

@@ -1,0 +1,146 @@
+"""Who may come in: each route says with needs(SCOPE) what it asks of a key.
+
+    routes = APIRouter(dependencies=[needs("jobs")])      then request.state.key is the Key
+
+    LOCKSTEP_OPEN=1                  nobody needs a key; one that is known counts
+    LOCKSTEP_HOST is loopback        the same, until there is a key
+    else                             401 without a key, 403 without the scope
+
+What needs none on loopback is for this machine's own programs: a page of the web that reaches us
+through its reader's browser (DNS rebinding, a form) is told by its Host and Origin, and refused.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from anyio.to_thread import run_sync
+from fastapi import Depends, Request
+from redis.exceptions import RedisError
+
+from ingest.errors import ApiError
+from ingest.keys import ANYBODY, Key, hash_of, read_keys
+from workers.settings import Settings
+from workers.store import Store
+
+KEYS_AGE_S: Final = 1.0  # a key that was removed opens nothing after so long
+
+
+def needs(scope: str) -> Any:
+    """The dependency of a route, or of all routes of a router, that asks for a scope."""
+
+    async def check(request: Request) -> None:
+        gate: Gate = request.app.state.desk.gate
+        request.state.key = await gate.enter(request.headers, scope)
+
+    check.scope = scope  # type: ignore[attr-defined]  # read by the test of all routes
+    return Depends(check)
+
+
+def key_of(request: Request) -> Key:
+    """Who asks. Of a route that needs a scope."""
+    key: Key = request.state.key
+    return key
+
+
+class Gate:
+    """One for the process. Knows the store's keys, KEYS_AGE_S old at most while it answers.
+
+    by_hash  keys by the hash of what opens them; None: the store has never answered
+    """
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self.store = store
+        self.is_open = settings.open
+        self.is_local = is_loopback(settings.host)
+        self.by_hash: dict[str, Key] | None = None
+        self.read_at = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+
+    async def enter(self, headers: Mapping[str, str], scope: str) -> Key:
+        """The key that asks for a scope. Raises ApiError 401 or 403, or redis' errors."""
+        try:
+            await self.refresh()
+        except (RedisError, OSError):
+            if self.by_hash is None:
+                if scope == "metrics" and (self.is_local or self.is_open):
+                    return ANYBODY  # nobody has been let in yet: they tell of nobody
+                raise
+            self.read_at = time.monotonic()  # those of the last look count until it answers
+        key = self.identify(headers)
+        if not key.may(scope):
+            reason = f"this key may not do that: it needs the scope {scope!r}"
+            raise ApiError(403, reason, code="insufficient_scope")
+        return key
+
+    def identify(self, headers: Mapping[str, str]) -> Key:
+        """Whose secret is in the headers. Raises ApiError."""
+        assert self.by_hash is not None
+        secret = secret_of(headers)
+        told = hash_of(secret) if secret else ""
+        key, now_ms = self.by_hash.get(told), time.time_ns() // 1_000_000
+        if key is not None and key.opens(told, now_ms):
+            return key
+        if self.is_open:
+            return ANYBODY
+        if self.is_local and not self.by_hash:
+            refuse_strangers(headers)
+            return ANYBODY
+        if secret is None:
+            raise ApiError(
+                401, "an API key is needed: Authorization: Bearer lsk-...", code="no_api_key"
+            )
+        if key is not None and key.is_expired(now_ms):
+            raise ApiError(401, "this API key has expired", code="expired_api_key")
+        raise ApiError(401, "this API key is not known here", code="invalid_api_key")
+
+    async def refresh(self) -> None:
+        """Reads the keys when the last look is too old; who comes meanwhile waits for the same.
+
+        Raises redis' errors.
+        """
+        if time.monotonic() - self.read_at < KEYS_AGE_S:
+            return
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+        await asyncio.shield(self._reading)
+
+    async def _read(self) -> None:
+        found = await run_sync(read_keys, self.store)
+        hashes = ((h, key) for key in found.values() for h in (key.secret_hash, key.old_hash))
+        self.by_hash = {h: key for h, key in hashes if h}
+        self.read_at = time.monotonic()
+
+
+def secret_of(headers: Mapping[str, str]) -> str | None:
+    """What the client sent as its key, as OpenAI's clients or as Anthropic's do; None: nothing."""
+    kind, _, secret = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer" and secret.strip():
+        return secret.strip()
+    return headers.get("x-api-key") or None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server on this address."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() in ("localhost", "ip6-localhost", "ip6-loopback")
+
+
+def refuse_strangers(headers: Mapping[str, str]) -> None:
+    """Raises ApiError 403 for what a browser sends on behalf of a page that is not ours."""
+    hosts = [
+        urlsplit(f"//{headers.get('host', '')}"),
+        urlsplit(headers.get("origin", "//localhost")),
+    ]
+    try:
+        is_ours = all(is_loopback(parts.hostname or "") for parts in hosts)
+    except ValueError:
+        is_ours = False
+    if not is_ours:
+        reason = "without API keys only programs of this machine may ask, by a loopback address"
+        raise ApiError(403, f"{reason}: lockstep key add makes one", code="foreign_origin")
