@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from ingest.desk import Desk
 from ingest.errors import ApiError, error_object
 from ingest.gate import needs
+from ingest.programs import kept_programs
 from ingest.pulse import STALL_S, Pulse, StallWatch, take_pulse
 from ingest.sse import json_response
 from workers.log import logger
@@ -34,6 +35,8 @@ async def readyz(request: Request) -> Response:
     desk: Desk = request.app.state.desk
     watch: StallWatch = request.app.state.watch
     pools: dict[str, str] = {}
+    kept = await run_sync(kept_programs, desk.settings.home)
+    programs = {program.name: program.told() for program in kept}
     try:
         pulse = await run_sync(take_pulse, desk.store)
     except (RedisError, OSError):
@@ -44,10 +47,11 @@ async def readyz(request: Request) -> Response:
     if desk.text is None:
         problems["model"] = f"{desk.settings.model} is being prepared"
     if not problems:
-        return json_response({"status": "ready", "pools": pools})
+        return json_response({"status": "ready", "pools": pools, "programs": programs})
     sentence = "; ".join(f"{part}: {what}" for part, what in problems.items())
     error = error_object(ApiError(503, f"not ready: {sentence}", code="not_ready"))
-    body = {"status": "not ready", "problems": problems, "pools": pools, **error}
+    told = {"problems": problems, "pools": pools, "programs": programs}
+    body = {"status": "not ready", **told, **error}
     response = json_response(body, 503)
     response.headers["Retry-After"] = "1"
     return response
@@ -86,6 +90,7 @@ async def metrics(request: Request) -> Response:
     except Exception as error:  # a sick disk is no reason to say nothing of the rest
         logger("api").warning("no metrics of sessions", error=str(error))
         disk = {}
+    desk.metrics.programs.programs = await run_sync(kept_programs, desk.settings.home)
     page = desk.metrics.page(pulse, len(desk.reader.listeners), disk)
     return Response(page, media_type=CONTENT_TYPE_LATEST)
 

@@ -19,6 +19,7 @@ from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from ingest.kv_metrics import KvMetrics
+from ingest.program_metrics import ProgramMetrics
 from ingest.pulse import Pulse
 from ingest.sla_metrics import SlaMetrics
 from workers.sla import SlaTable
@@ -60,6 +61,8 @@ class Metrics:
         r.register(self.ends)
         self.kv = KvMetrics()
         r.register(self.kv)
+        self.programs = ProgramMetrics()
+        r.register(self.programs)
         self.sla = SlaMetrics(table)
         r.register(self.sla)
         self.tokens = Counter("lockstep_output_tokens", "tokens of answers", SLA, registry=r)

@@ -11,7 +11,7 @@ a keeper, so a dying program never ends the node. Promises:
   2. one keeper of a name per LOCKSTEP_HOME
   3. a keeper that was asked exits 0 within 4 s
   4. the store is asked last: all other keepers share a lock, which the store's keeper waits for
-  5. LOCKSTEP_HOME/run/NAME.json says how the program is
+  5. LOCKSTEP_HOME/run/NAME.json says how the program is (read by ingest/programs.py)
 
 Only the standard library, and little of it: six of these stay in memory.
 """
@@ -180,7 +180,8 @@ class Keeper:
         self.asked = Asked()
         self.state: dict[str, object] = {
             "name": name, "state": "starting", "keeper": os.getpid(), "pid": None,
-            "restarts": 0, "started_ms": None, "last_exit": None,
+            "restarts": 0, "started_ms": None, "stopped_ms": None, "last_exit": None,
+            "next_start_ms": None,
         }  # fmt: skip
         self.others = os.open(os.path.join(folder, "users-of-store.lock"), os.O_RDWR | os.O_CREAT)
 
@@ -208,11 +209,14 @@ class Keeper:
             lived_s = time.monotonic() - began
             delay_s, restarts = next_delay(delay_s, lived_s, code), restarts + 1
             last = {"how": ending(code), "code": code, "lived_s": round(lived_s, 1)}
-            self.report("waiting", pid=None, last_exit=last | {"at_ms": int(time.time() * 1000)})
+            now_ms = time.time_ns() // 1_000_000
+            next_ms, last = now_ms + int(delay_s * 1000), last | {"at_ms": now_ms}
+            self.report("waiting", pid=None, last_exit=last, next_start_ms=next_ms)
             what = f"{self.name} ended ({ending(code)}) after {lived_s:.1f} s"
             say("warning", f"{what}; starts again in {delay_s:g} s")
             self.asked.wait(None, delay_s)
-        self.report("stopped", pid=None)
+        now_ms = time.time_ns() // 1_000_000
+        self.report("stopped", pid=None, stopped_ms=now_ms, next_start_ms=None)
         return 0
 
     def live(self, restarts: int) -> int | None:
@@ -222,7 +226,8 @@ class Keeper:
         except OSError as error:  # out of memory, or of processes
             say("error", f"cannot start {self.name}: {error.strerror}")
             return NOT_STARTED
-        self.report("running", pid=pid, restarts=restarts, started_ms=int(time.time() * 1000))
+        began = {"started_ms": time.time_ns() // 1_000_000, "next_start_ms": None}
+        self.report("running", pid=pid, restarts=restarts, **began)
         return self.watch(pid)
 
     def watch(self, pid: int) -> int | None:

@@ -223,15 +223,9 @@ def redis_problems(url: str) -> Iterator[str]:
 
 def running_keeper(home: Path) -> int | None:
     """Process id of a keeper of this home that lives."""
-    for path in sorted((home / "run").glob("*.json")):
-        try:
-            keeper = int(json.loads(path.read_text())["keeper"])
-            command = Path(f"/proc/{keeper}/cmdline").read_bytes()
-        except (OSError, ValueError, KeyError):
-            continue
-        if b"workers.keeper" in command:
-            return keeper
-    return None
+    from ingest.programs import kept_programs
+
+    return next((program.keeper for program in kept_programs(home)), None)
 
 
 def make_ready(config: Any) -> None:

@@ -1,5 +1,14 @@
 """Ready means: takes requests and gets on with them. Metrics tell of both."""
 
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
 from ingest.health import pools_of
 from ingest.pulse import STALL_S, Pulse, StallWatch
 from workers.cost import CostModel
@@ -97,6 +106,47 @@ def test_a_pool_that_is_gone_is_gone_from_the_metrics(door, node):
     assert 'worker="stub"' in door.http.get("/metrics").text
     door.desk.store.redis.delete(door.desk.keys.pool("cpu", "stub"))
     assert 'worker="stub"' not in door.http.get("/metrics").text
+
+
+@pytest.fixture
+def run(tiny_home):
+    """The folder in which keepers say how their programs are."""
+    folder = tiny_home / "run"
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def keeper():
+    """A process that looks like a keeper."""
+    command = [sys.executable, "-c", "import time; time.sleep(600)", "workers.keeper"]
+    process = subprocess.Popen(command)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_restarts_and_backoff_are_told(door, node, run, keeper, wait_until):
+    last = {"how": "killed by SIGKILL", "code": -9, "lived_s": 0.1, "at_ms": 1}
+    state = {"name": "cpu", "state": "waiting", "keeper": keeper.pid, "restarts": 3}
+    state |= {"next_start_ms": int(time.time() * 1000) + 60_000, "last_exit": last}
+    (run / "cpu.json").write_text(json.dumps(state))
+    (run / "gone.json").write_text(json.dumps({**state, "name": "gone", "keeper": 2**22 + 1}))
+    cmdline = Path(f"/proc/{keeper.pid}/cmdline")
+    wait_until(lambda: b"workers.keeper" in cmdline.read_bytes())
+    programs = door.http.get("/readyz").json()["programs"]
+    assert programs.keys() == {"cpu"}
+    assert 50 < programs["cpu"].pop("next_start_in_s") <= 60
+    assert programs["cpu"] == {"state": "waiting", "restarts": 3, "last_exit": "killed by SIGKILL"}
+    page = door.http.get("/metrics").text
+    for line in (
+        'lockstep_program_up{program="cpu"} 0.0',
+        'lockstep_program_restarts_total{program="cpu"} 3.0',
+        'lockstep_program_last_exit_code{program="cpu"} -9.0',
+        'lockstep_program_next_start_timestamp_seconds{program="cpu"} 1.',
+    ):
+        assert line in page, line
 
 
 def test_a_ready_node_says_how_each_pool_is_and_why():

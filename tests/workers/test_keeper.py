@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ingest.programs import read_program
 from workers import keeper
 from workers.settings import Settings
 
@@ -132,7 +133,15 @@ def test_a_killed_program_is_started_again(node):
     state = node.until_state("a", state="running", restarts=1)
     assert state["pid"] != first
     assert state["last_exit"]["how"] == "killed by SIGKILL"
+    assert state["next_start_ms"] is None
     assert "a ended (killed by SIGKILL)" in stop(started)
+
+
+def test_while_it_waits_the_time_of_the_next_start_is_said(node):
+    node.keep("a", "import sys; sys.exit(78)")
+    state = node.until_state("a", state="waiting")
+    assert state["next_start_ms"] == state["last_exit"]["at_ms"] + 5000
+    assert read_program(node.home, "a").is_kept
 
 
 def test_a_program_that_ends_well_is_started_again_too(node):
