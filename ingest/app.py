@@ -7,8 +7,13 @@ from contextlib import asynccontextmanager
 from anyio.to_thread import run_sync
 from fastapi import FastAPI
 
-from ingest import errors, health, jobs, openai, sessions
+from ingest import errors, health, jobs, sessions
+from ingest.batches import file_routes as files
+from ingest.batches import routes as batches
+from ingest.batches.clerk import Clerk
 from ingest.desk import Desk
+from ingest.openai import models
+from ingest.openai import routes as openai
 from ingest.pulse import StallWatch
 from ingest.tokens import cancelled
 from workers.log import logger
@@ -31,7 +36,8 @@ def create_app(desk: Desk) -> FastAPI:
     )
     app.state.desk = desk
     app.state.watch = StallWatch()
-    for theme in (openai, jobs, sessions, health):
+    app.state.clerk = Clerk(desk)
+    for theme in (openai, models, jobs, sessions, files, batches, health):
         app.include_router(theme.routes)
     errors.install(app)
     return app

@@ -25,7 +25,7 @@ DEADLINE: Final = Range(1, 30 * 86_400_000, whole=True)  # ms from arrival
 METADATA_BYTES_MAX: Final = 16_384  # as JSON
 METADATA_DEPTH_MAX: Final = 8
 
-ONE_ANSWER: Final = "must be 1: several answers to one request are not offered"
+ONE_ANSWER: Final = "must be 1: send a request for each answer, with choice 0, 1, ..."
 NO_TOOLS: Final = "tools are not offered in this version"
 NOT_OFFERED: Final = "is not offered in this version"
 

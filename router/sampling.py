@@ -44,6 +44,7 @@ RANGES: Final[Mapping[str, Range]] = {  # as OpenAI and vLLM have them
     "frequency_penalty": Range(-2, 2),
     "repetition_penalty": Range(0, 10, above_low=True),
     "seed": Range(0, 2**64 - 1, whole=True),
+    "choice": Range(0, 127, whole=True),
 }
 LOGPROBS: Final = Range(0, 20, whole=True)  # also of top_logprobs
 

@@ -33,6 +33,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     seed         0..2^64-1; admission derives one from the request id when the client gave none
     logprobs     n: log probabilities of the chosen token and the n most likely ones, 0..20;
                  0: of the chosen one alone; None in requests that did not ask
+    choice       which of several answers to the same prompt and seed, from 0
     """
 
     max_tokens: int
@@ -47,6 +48,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     logprobs: int | None = None
 
+    choice: int = 0
 
 class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Where the result is posted. events: subset of TERMINAL statuses; empty means all."""

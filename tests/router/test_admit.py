@@ -197,6 +197,7 @@ def test_every_sampling_parameter_arrives(door):
         "repetition_penalty": 1.3,
         "stop": ["a", "b", "a"],
         "seed": 2**64 - 1,
+        "choice": 3,
         "logprobs": 20,
     }
     expected = {**sampling, "top_k": 0, "stop": ("a", "b")}

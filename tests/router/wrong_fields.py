@@ -97,8 +97,8 @@ REFUSED = [
     ({"metadata": {"a": float("nan")}}, "metadata['a']", "must be JSON", "bad_request"),
     ({"metadata": {5: 1}}, "a key of metadata", "must be a string", "bad_request"),
     ({"metadata": {"a": "\udcff"}}, "metadata['a']", "valid UTF-8", "bad_request"),
-    ({"n": 2}, "n", "several answers", "unsupported"),
-    ({"best_of": 3}, "best_of", "several answers", "unsupported"),
+    ({"n": 2}, "n", "a request for each answer", "unsupported"),
+    ({"best_of": 3}, "best_of", "a request for each answer", "unsupported"),
     *[
         ({"session_id": name}, "session_id", "1 to 64 of A-Z, a-z, 0-9, _ and -", "bad_request")
         for name in ("", "../s", "a/b", "..", "a.b", "a--b", "a\nb", "a" * 65, "ä", "a b", 7, ["a"])

@@ -34,7 +34,7 @@ def uniform(seed: int, choice: int, position: int) -> float:
     """A number in [0, 1) with 53 random bits.
 
     seed      0..2^64-1, the request's
-    choice    which of several answers to one request; 0 is the only one in this version
+    choice    which of several answers to one request; its own request, with that number
     position  of the drawn token in its sequence, counted from the first prompt token
     """
     counter = (position & WORD, position >> 32, choice, 0)

@@ -21,7 +21,6 @@ from workers.engine.shares import descending, min_p, pick, top_k, top_p, total_o
 from workers.wire import SamplingParams
 
 EXP_FLOOR: Final = np.float32(-80.0)  # scores below it weigh nothing; exp(-80) is 1.8e-35
-NO_CHOICE: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class Sampler:
             return int(np.argmax(scores))  # the first of the largest
         scores -= scores.max()
         scores /= np.float32(params.temperature)
-        number = uniform(params.seed, NO_CHOICE, len(sequence.token_ids))
+        number = uniform(params.seed, params.choice, len(sequence.token_ids))
         return self._draw(scores, params, number)
 
     def _draw(self, scores: F32, params: SamplingParams, number: float) -> int:

@@ -1,0 +1,1 @@
+"""OpenAI's chat and completions API, models, tokens: what its clients expect."""
