@@ -8,9 +8,6 @@ from anyio.to_thread import run_sync
 from fastapi import FastAPI
 
 from ingest import errors, health, jobs, sessions
-from ingest.batches import file_routes as files
-from ingest.batches import routes as batches
-from ingest.batches.clerk import Clerk
 from ingest.desk import Desk
 from ingest.openai import models
 from ingest.openai import routes as openai
@@ -36,8 +33,7 @@ def create_app(desk: Desk) -> FastAPI:
     )
     app.state.desk = desk
     app.state.watch = StallWatch()
-    app.state.clerk = Clerk(desk)
-    for theme in (openai, models, jobs, sessions, files, batches, health):
+    for theme in (openai, models, jobs, sessions, health):
         app.include_router(theme.routes)
     errors.install(app)
     return app
