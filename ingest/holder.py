@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from workers.wire import split_id
+
 
 class Row(Protocol):
     """A row of the ledger's listing."""
@@ -34,7 +36,7 @@ def held(known: Mapping[str, Any]) -> str | None:
     waiting = known.get("waiting", 0)
     if holder := known.get("holder"):
         more = f" and {waiting} more wait" if waiting else ""
-        return f"request {holder!r} is not over{more}"
+        return f"request {split_id(holder)[1]!r} is not over{more}"
     return f"{waiting} requests of it wait" if waiting else None
 
 

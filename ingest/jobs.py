@@ -25,7 +25,7 @@ from ingest.tokens import Stopping, order
 from ingest.unread import known
 from router.schema import request_schema
 from workers.timings import timings_of
-from workers.wire import END_ENTRY_ID, TERMINAL, EndEvent, TokenEvent
+from workers.wire import END_ENTRY_ID, TERMINAL, EndEvent, TokenEvent, split_id
 from workers.wire_fields import end_of
 
 routes = APIRouter(dependencies=[needs("jobs")])
@@ -47,7 +47,7 @@ async def create(request: Request) -> Response:
     body = await read_fields(request)
     fields = request_fields(body, request.headers)
     receipt = await desk.accept(fields, key=key_of(request), door="jobs")
-    request_id = receipt.request.id
+    request_id = own_id(receipt.request.id)
     answer = {
         "id": request_id,
         "object": "job",
@@ -71,10 +71,11 @@ async def schema(request: Request) -> Response:
 async def show(request_id: str, request: Request) -> Response:
     """The job's status, and its result once it has one."""
     desk: Desk = request.app.state.desk
-    job = await find(desk, request_id)
+    full = asked_for(request, request_id)
+    job = await find(desk, full)
     answer = job_object(job)
     if "webhook_url" in job:
-        webhook = await run_sync(desk.store.webhook, request_id)
+        webhook = await run_sync(desk.store.webhook, full)
         answer["webhook"] = {name: webhook[name] for name in WEBHOOK_SHOWN if name in webhook}
     return json_response(answer)
 
@@ -83,7 +84,7 @@ async def show(request_id: str, request: Request) -> Response:
 async def cancel(request_id: str, request: Request) -> Response:
     """Gives `cancelled` (it waited), `cancelling` (its pool was told) or `ended` (it was over)."""
     desk: Desk = request.app.state.desk
-    result = await run_sync(desk.store.cancel, request_id)
+    result = await run_sync(desk.store.cancel, asked_for(request, request_id))
     if result == "unknown":
         raise unknown(request_id)
     return json_response({"id": request_id, "object": "job", "result": result})
@@ -98,7 +99,7 @@ async def promote(request_id: str, request: Request) -> Response:
     if not isinstance(sla, str) or sla not in classes:
         reason = f"sla: must be one of {', '.join(classes)}, got {sla!r}"
         raise ApiError(400, reason, param="sla", code="bad_request")
-    told = await run_sync(desk.store.promote, request_id, sla)
+    told = await run_sync(desk.store.promote, asked_for(request, request_id), sla)
     if told.result == "unknown":
         raise unknown(request_id)
     if told.result == "ended":
@@ -112,7 +113,8 @@ async def promote(request_id: str, request: Request) -> Response:
 async def events(request_id: str, request: Request) -> Response:
     """Tokens and end. Whoever comes back after the end gets 204, which means: stay away."""
     desk: Desk = request.app.state.desk
-    await find(desk, request_id)
+    full = asked_for(request, request_id)
+    await find(desk, full)
     after = request.headers.get("last-event-id") or request.query_params.get("after") or "0-0"
     try:
         is_over = order(after) >= order(END_ENTRY_ID)
@@ -120,7 +122,7 @@ async def events(request_id: str, request: Request) -> Response:
         raise ApiError(400, f"Last-Event-ID: {error}", param="Last-Event-ID") from None
     if is_over:
         return Response(status_code=204)
-    return EventStream(event_frames(desk, request_id, after))
+    return EventStream(event_frames(desk, full, after))
 
 
 async def event_frames(desk: Desk, request_id: str, after: str) -> AsyncIterator[bytes]:
@@ -162,21 +164,36 @@ def event_frame(entry_id: str, event: TokenEvent | EndEvent) -> bytes:
     return frame(data, event="end", entry_id=entry_id)
 
 
-async def find(desk: Desk, request_id: str) -> dict[str, Any]:
+def asked_for(request: Request, own: str) -> str:
+    """The full id of a job that the path names. Raises ApiError 404 for what is no id."""
+    full = key_of(request).full_id(own)
+    if full is None:
+        raise unknown(own)
+    return full
+
+
+def own_id(full: str) -> str:
+    """What a request's tenant calls it."""
+    return split_id(full)[1]
+
+
+async def find(desk: Desk, full: str) -> dict[str, Any]:
     """The job's hash. Raises ApiError 404."""
-    job = await run_sync(known, desk.store, request_id)
+    job = await run_sync(known, desk.store, full)
     if job is None:
-        raise unknown(request_id)
+        raise unknown(own_id(full))
     return job
 
 
 def unknown(request_id: str) -> ApiError:
-    return ApiError(404, f"id: there is no job {request_id!r}", param="id", code="job_not_found")
+    return ApiError(
+        404, f"id: there is no job {request_id[:100]!r}", param="id", code="job_not_found"
+    )
 
 
 def job_object(job: dict[str, Any]) -> dict[str, Any]:
     """A job as the API shows it; what is not known yet is left out."""
-    shown = {name: job[name] for name in SHOWN if name in job}
+    shown = {name: job[name] for name in SHOWN if name in job} | {"id": own_id(job["id"])}
     end = end_of(job)
     return {
         "object": "job",

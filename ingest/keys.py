@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from workers.store import Store
-from workers.wire import DEFAULT_TENANT
+from workers.wire import DEFAULT_TENANT, full_id
 
 PREFIX: Final = "lsk-"  # by which secret scanners, and our own log, find one
 SCOPES: Final = ("infer", "jobs", "sessions", "metrics", "admin")
@@ -61,6 +61,14 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     def may(self, scope: str) -> bool:
         """Whether it was given this scope; admin has all."""
         return scope in self.scopes or "admin" in self.scopes
+
+    def full_id(self, own_id: str) -> str | None:
+        """As keys in Redis have it, of what its tenant calls a request; None: that is no id.
+
+        So nobody reaches what is another tenant's, whatever the id says.
+        """
+        is_id = NAME.fullmatch(own_id) is not None and "--" not in own_id
+        return full_id(self.tenant, own_id) if is_id else None
 
     def is_expired(self, now_ms: int) -> bool:
         return self.expires_ms is not None and now_ms >= self.expires_ms

@@ -4,7 +4,7 @@ GET /v1/sessions          by id: limit (1 to 1000, default 100), after (the last
 GET /v1/sessions/ID       with its messages, and what goes on in it
 DELETE /v1/sessions/ID    its token log and KV go; 409 while a request of it waits or runs
 
-They are the default tenant's. Files are read in helper threads, and opened at the first question.
+They are those of the key's tenant. Files are read in helper threads, opened at the first question.
 """
 
 from contextlib import suppress
@@ -17,10 +17,10 @@ from fastapi.responses import Response
 
 from ingest.desk import Desk
 from ingest.errors import ApiError
-from ingest.gate import needs
+from ingest.gate import key_of, needs
 from ingest.holder import held, session_object
 from ingest.sse import json_response
-from workers.wire import DEFAULT_TENANT, full_id
+from workers.wire import full_id, split_id
 
 routes = APIRouter(dependencies=[needs("sessions")])
 
@@ -35,25 +35,24 @@ async def list_sessions(request: Request) -> Response:
     desk: Desk = request.app.state.desk
     limit = limit_of(request.query_params.get("limit"))
     after = request.query_params.get("after") or ""
-    return json_response(await run_sync(partial(page, desk, limit, after)))
+    return json_response(await run_sync(partial(page, desk, key_of(request).tenant, limit, after)))
 
 
 @routes.get("/v1/sessions/{session_id}")
 async def show(session_id: str, request: Request) -> Response:
     desk: Desk = request.app.state.desk
-    return json_response(await run_sync(partial(details, desk, session_id)))
+    return json_response(await run_sync(partial(details, desk, key_of(request).tenant, session_id)))
 
 
 @routes.delete("/v1/sessions/{session_id}")
 async def delete(session_id: str, request: Request) -> Response:
     desk: Desk = request.app.state.desk
-    return json_response(await run_sync(partial(forget, desk, session_id)))
+    return json_response(await run_sync(partial(forget, desk, key_of(request).tenant, session_id)))
 
 
-def page(desk: Desk, limit: int, after: str) -> dict[str, Any]:
-    """At most `limit` sessions behind the one called `after`."""
-    place = (DEFAULT_TENANT, after)
-    rows = desk.tier().ledger.list_sessions(DEFAULT_TENANT, limit=limit + 1, after=place)
+def page(desk: Desk, tenant: str, limit: int, after: str) -> dict[str, Any]:
+    """At most `limit` sessions of a tenant behind the one called `after`."""
+    rows = desk.tier().ledger.list_sessions(tenant, limit=limit + 1, after=(tenant, after))
     data = [session_object(row) for row in rows[:limit]]
     return {
         "object": "list",
@@ -64,12 +63,12 @@ def page(desk: Desk, limit: int, after: str) -> dict[str, Any]:
     }
 
 
-def details(desk: Desk, session_id: str) -> dict[str, Any]:
+def details(desk: Desk, tenant: str, session_id: str) -> dict[str, Any]:
     """Raises ApiError."""
     tier = desk.tier()
-    manifest = head_of(desk, session_id)
-    known = desk.store.session(full_id(DEFAULT_TENANT, session_id))
-    row = tier.ledger.session(DEFAULT_TENANT, session_id)
+    manifest = head_of(desk, tenant, session_id)
+    known = desk.store.session(full_id(tenant, session_id))
+    row = tier.ledger.session(tenant, session_id)
     answer = {
         "id": session_id,
         "object": "session",
@@ -88,35 +87,36 @@ def details(desk: Desk, session_id: str) -> dict[str, Any]:
         "forked_from": manifest.forked_from or None,
         "messages": [{"role": m.role, "content": m.content} for m in manifest.messages],
     }
-    went_on = ("holder", "waiting", "pool", "home", "writing")
-    return answer | {name: known.get(name) for name in went_on}
+    went_on = {name: known.get(name) for name in ("waiting", "pool", "home", "writing")}
+    holder = known.get("holder")
+    return answer | {"holder": holder and split_id(holder)[1]} | went_on
 
 
-def forget(desk: Desk, session_id: str) -> dict[str, Any]:
+def forget(desk: Desk, tenant: str, session_id: str) -> dict[str, Any]:
     """Raises ApiError: 404 when there is none, 409 when it is in use."""
-    full = full_id(DEFAULT_TENANT, session_id)
+    full = full_id(tenant, session_id)
     known = desk.store.session(full)
-    if not is_damaged(desk, session_id) and "generation" not in known:
-        head_of(desk, session_id)  # one that nobody can read goes, too, and what was of one
+    if not is_damaged(desk, tenant, session_id) and "generation" not in known:
+        head_of(desk, tenant, session_id)  # one that nobody can read goes, too, and what was of one
     reason = held(known)
     if reason is not None:
         message = f"id: session {session_id!r} is in use: {reason}; cancel it or ask again"
         raise ApiError(409, message, param="id", code="session_in_use", retry_after_s=RETRY_HELD_S)
-    freed = desk.tier().drop(DEFAULT_TENANT, session_id)
+    freed = desk.tier().drop(tenant, session_id)
     desk.store.session_forget(full)
     return {"id": session_id, "object": "session.deleted", "deleted": True, "bytes": freed}
 
 
-def is_damaged(desk: Desk, session_id: str) -> bool:
+def is_damaged(desk: Desk, tenant: str, session_id: str) -> bool:
     with suppress(ValueError):
-        return desk.tier().sessions.damaged(DEFAULT_TENANT, session_id) > 0
+        return desk.tier().sessions.damaged(tenant, session_id) > 0
     return False
 
 
-def head_of(desk: Desk, session_id: str) -> Any:
+def head_of(desk: Desk, tenant: str, session_id: str) -> Any:
     """The session's manifest. Raises ApiError: 400 for what is no name, 404 for none of ours."""
     try:
-        manifest = desk.tier().sessions.head(DEFAULT_TENANT, session_id)
+        manifest = desk.tier().sessions.head(tenant, session_id)
     except ValueError:
         reason = "1 to 64 letters, digits, - and _, without --"
         message = f"id: must be {reason}, got {session_id[:100]!r}"
