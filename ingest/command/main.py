@@ -30,6 +30,7 @@ COMMANDS: Final[Mapping[str, Place]] = {
     "status": Place("status", "status", "a request's status, or the node's"),
     "dead": Place("dead", "app", "what could not be run or delivered; send it again"),
     "model": Place("model", "app", "add a GGUF file, list what is there"),
+    "key": Place("key", "app", "API keys of the HTTP door: add, list, rotate, remove"),
     "session": Place("session.app", "app", "conversations kept here: list, export, fork, rm"),
     "eval": Place("eval", "eval_command", "logits or perplexity of a model, without a node"),
     "verify": Place("verify", "verify_command", "compute an answer again and prove it equal"),
