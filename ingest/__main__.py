@@ -7,15 +7,23 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import uvicorn
+from anyio.to_thread import run_sync
+from redis.exceptions import RedisError
 
 from ingest.app import create_app
 from ingest.desk import Desk
+from ingest.health import problems_of
+from ingest.programs import read_program
+from ingest.pulse import take_pulse
+from ingest.ready import SAID_ELSEWHERE, reachable, ready_lines
 from workers.log import logger
 from workers.settings import settings_or_exit
 
+POLL_S = 0.5  # until the node is ready
 GRACE_S = 1  # for answers that are being sent; streams are let go before it
 
 
@@ -37,12 +45,36 @@ class Server(uvicorn.Server):
     async def main_loop(self) -> None:
         """uvicorn's wakes ten times a second to see whether it should exit; an idle node sleeps."""
         await self.on_tick(0)
+        saying = asyncio.create_task(say_when_ready(self.desk))
         await self.stopping.wait()
+        saying.cancel()
 
     def stop(self) -> None:
         self.should_exit = True
         self.desk.reader.stop()
         self.stopping.set()
+
+
+async def say_when_ready(desk: Desk) -> None:
+    """The ready line, once; not when it is said elsewhere, or we were started again."""
+    config, began = desk.settings, time.monotonic()
+    program = read_program(config.home, "api")
+    is_again = program is not None and program.pid == os.getpid() and program.restarts > 0
+    if SAID_ELSEWHERE in os.environ or is_again:
+        return
+    while not await run_sync(is_ready, desk):
+        await asyncio.sleep(POLL_S)
+    host, took_s = reachable(config.host), time.monotonic() - began
+    said = ready_lines(host=host, port=config.port, model=config.model, took_s=took_s)
+    print(said, flush=True)
+
+
+def is_ready(desk: Desk) -> bool:
+    """Whether the node takes requests."""
+    try:
+        return desk.text is not None and not problems_of(take_pulse(desk.store), [])
+    except (RedisError, OSError):
+        return False
 
 
 def config_of(desk: Desk) -> uvicorn.Config:

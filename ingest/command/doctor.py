@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from redis import Redis, RedisError
 
 from ingest.command import preflight, start
+from ingest.ready import reachable
 from workers.settings import Settings, settings
 
 ROOT = Path(__file__).parents[2]
@@ -234,7 +235,7 @@ def server_settings(redis: "Redis") -> Iterator[Finding]:
 
 def door(config: Settings) -> Finding:
     """What /readyz says."""
-    host = start.reachable(config.host)
+    host = reachable(config.host)
     connection = http.client.HTTPConnection(host, config.port, timeout=5)
     try:
         connection.request("GET", "/readyz")

@@ -11,7 +11,6 @@ Ctrl-C), it would fall over its own messages and stop nothing.
 import http.client
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +18,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
+
+from ingest.ready import SAID_ELSEWHERE, reachable, ready_lines
 
 ROOT = Path(__file__).parents[2]
 POLL_S = 0.2
@@ -84,7 +85,7 @@ def run(node: dict[str, Any], began: float) -> int:
     )  # fmt: skip
     try:
         if wait_until_ready(node, honcho):
-            print(ready_lines(node, time.monotonic() - began), flush=True)
+            print(ready_lines(**node, took_s=time.monotonic() - began), flush=True)
         code = honcho.wait()
         return 0 if code in ASKED else code or 1
     except Stop:
@@ -103,7 +104,7 @@ def honcho_start() -> int:
 def environment() -> dict[str, str]:
     """Ours, with this Python first on the path: the Procfile says just `python`."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return os.environ | {"PATH": path}
+    return os.environ | {"PATH": path, SAID_ELSEWHERE: "1"}
 
 
 def die_with_parent() -> None:
@@ -137,17 +138,6 @@ def answers(host: str, port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-def ready_lines(node: dict[str, Any], took_s: float) -> str:
-    """The ready line and a command to try."""
-    url = f"http://{node['host']}:{node['port']}"
-    question = [{"role": "user", "content": "What is gravity?"}]
-    fields = {"model": node["model"], "messages": question, "max_tokens": 60, "temperature": 0}
-    body = json.dumps(fields)
-    curl = f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'"
-    ready = f"Lockstep is ready on {url} after {took_s:.1f} s, serving {node['model']}."
-    return f"\n{ready} Ctrl-C stops it.\n{curl} -d {shlex.quote(body)}\n"
 
 
 def stop(honcho: subprocess.Popen[bytes]) -> int:
@@ -185,11 +175,6 @@ def prepare() -> int:
     node = {"host": reachable(config.host), "port": config.port, "model": config.model}
     print(json.dumps(node))
     return 1 if found else 0
-
-
-def reachable(host: str) -> str:
-    """The address to try from this machine when we listen on `host`."""
-    return "127.0.0.1" if host in ("0.0.0.0", "::") else host
 
 
 def problems(config: Any) -> Iterator[str]:

@@ -26,8 +26,9 @@ def api(settings, wait_until):
         "LOCKSTEP_PORT": str(settings.port),
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "ingest"], cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-m", "ingest"], cwd=ROOT, env=env, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
     client = httpx.Client(base_url=f"http://127.0.0.1:{settings.port}", timeout=20)
 
     def is_up() -> bool:
@@ -55,6 +56,16 @@ def stop(process) -> str:
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=20)
     return errors
+
+
+def test_it_says_once_when_the_node_is_ready(api, node):
+    """`honcho start` said nothing of the kind."""
+    process, client = api
+    said = [process.stdout.readline() for _ in range(3)]
+    assert said[1].startswith(f"Lockstep is ready on {client.base_url} after ")
+    assert said[2].startswith(f"curl {client.base_url}/v1/chat/completions ")
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=20)[0].strip() == ""
 
 
 def test_it_ends_with_0_when_asked(api):

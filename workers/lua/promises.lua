@@ -3,7 +3,7 @@
 --
 -- The promises lie in P:sla, written by routers: CLASS to JSON {ttft_ms, tpot_ms, deadline_ms}.
 -- What the client ended itself, or had refused for its own fault, counts neither way. A count is
--- never worth an end: keys that hold something else, and promises that nobody can read, count nothing.
+-- never worth an end: keys that hold something else, and promises nobody can read, count nothing.
 local CLIENTS_FAULT = {
   bad_request = true, unsupported = true, model_not_found = true, context_length_exceeded = true,
   too_large = true, request_too_large = true, undecodable = true, session_mismatch = true,

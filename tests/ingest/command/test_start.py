@@ -108,7 +108,7 @@ def test_a_node_that_already_runs_is_said_alone(prepare, tmp_path):
 
 def test_the_ready_line_comes_with_a_command_to_try():
     node = {"host": "127.0.0.1", "port": 8000, "model": "it's"}
-    ready, curl = start.ready_lines(node, 2.25).strip().splitlines()
+    ready, curl = start.ready_lines(**node, took_s=2.25).strip().splitlines()
     assert ready.startswith("Lockstep is ready on http://127.0.0.1:8000 after 2.2 s")
     split = subprocess.run(
         ["sh", "-c", f"printf '%s\\n' {curl.removeprefix('curl ')}"], capture_output=True, text=True
