@@ -37,6 +37,7 @@ COMMANDS: Final[Mapping[str, Place]] = {
     "doctor": Place("doctor", "doctor_command", "what is wrong with this node, and what to do"),
     "bench": Place("bench.app", "app", "measure speed, beside a peer"),
     "plan": Place("plan", "plan_command", "what a node could take, in a simulation"),
+    "completion": Place("completion", "completion", "what makes a shell complete all this by Tab"),
 }
 
 USAGE_TEXT: Final = """\
@@ -83,6 +84,15 @@ def run(arguments: Sequence[str]) -> int:
 
 def call(name: str, arguments: list[str]) -> int:
     """Runs a subcommand. Raises what it raises."""
+    try:
+        command_of(name).main(arguments, prog_name=f"lockstep {name}")
+    except SystemExit as end:  # how typer ends, also after --help and wrong usage
+        return end.code if isinstance(end.code, int) else 0
+    return 0
+
+
+def command_of(name: str) -> Any:
+    """A subcommand, as typer calls it; its module is imported."""
     import typer
 
     place = COMMANDS[name]
@@ -91,12 +101,7 @@ def call(name: str, arguments: list[str]) -> int:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         app.command(name)(found)
         found = app
-    command = typer.main.get_command(found)
-    try:
-        command.main(arguments, prog_name=f"lockstep {name}")
-    except SystemExit as end:  # how typer ends, also after --help and wrong usage
-        return end.code if isinstance(end.code, int) else 0
-    return 0
+    return typer.main.get_command(found)
 
 
 def usage() -> str:
