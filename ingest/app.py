@@ -8,6 +8,9 @@ from anyio.to_thread import run_sync
 from fastapi import FastAPI
 
 from ingest import errors, health, jobs, sessions
+from ingest.batches import file_routes as files
+from ingest.batches import routes as batches
+from ingest.batches.clerk import Clerk
 from ingest.desk import Desk
 from ingest.openai import models
 from ingest.openai import routes as openai
@@ -24,7 +27,8 @@ def create_app(desk: Desk) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(desk.reader.run()), asyncio.create_task(load_text(desk))]
+        running = (desk.reader.run(), load_text(desk), app.state.clerk.run())
+        tasks = [asyncio.create_task(work) for work in running]
         yield
         await cancelled(*tasks)
 
@@ -33,7 +37,8 @@ def create_app(desk: Desk) -> FastAPI:
     )
     app.state.desk = desk
     app.state.watch = StallWatch()
-    for theme in (openai, models, jobs, sessions, health):
+    app.state.clerk = Clerk(desk)
+    for theme in (openai, models, jobs, sessions, files, batches, health):
         app.include_router(theme.routes)
     errors.install(app)
     return app

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from workers.session.files import KvTier
 
 NOT_KEPT: Final = ("overloaded", "queue_full")
+PATIENT: Final = "batches"  # a door that asks again: a full node has broken no promise yet
 RETRY_LOADING_S: Final = 3
 CANCEL_TRIES: Final = 5
 
@@ -99,17 +100,17 @@ class Desk:
         Raises ApiError, or redis' errors when the store is away.
         """
         text = self.text_model()
-        receipt = await run_sync(self._accept, {**fields, "tenant": key.tenant}, text)
+        receipt = await run_sync(self._accept, {**fields, "tenant": key.tenant}, text, door)
         self.metrics.accepted.labels(receipt.request.sla, door).inc()
         return receipt
 
-    def _accept(self, fields: Mapping[str, Any], text: TextModel) -> Receipt:
+    def _accept(self, fields: Mapping[str, Any], text: TextModel, door: str) -> Receipt:
         request = self.admitted(fields, text)
         try:
             self.doorkeeper.check(request)
         except ApiError as refused:
             if not self.store.redis.exists(self.keys.job(request.id)):  # else it was taken before
-                raise self.refused(refused, request.sla) from None
+                raise self.refused(refused, request.sla, door) from None
         accepted = self.store.accept(
             request_id=request.id,
             tenant=request.tenant,
@@ -120,13 +121,15 @@ class Desk:
             metadata=request.metadata,
         )
         if accepted.status == "rate_limited":
-            raise self.refused(rate_limited(accepted.retry_ms), request.sla)
+            raise self.refused(rate_limited(accepted.retry_ms), request.sla, door)
         self.doorkeeper.took(request.sla)
         return Receipt(request, accepted.is_new, accepted.status)
 
-    def refused(self, error: ApiError, sla: str) -> ApiError:
+    def refused(self, error: ApiError, sla: str, door: str) -> ApiError:
         """The same, counted: what a full node refuses is a promise of the class not kept."""
         code = error.code or "refused"
+        if door == PATIENT:
+            return error
         self.store.count(self.keys.refusals, code)
         if code in NOT_KEPT:
             self.store.count(self.keys.promises, f"{sla} {code}")

@@ -88,8 +88,8 @@ class StubNode:
             sla=sla, entry_id=entry_id, request=request, pool="cpu", reason="cpu: stub"
         )
         if routed == "routed":
-            (item,) = self.store.claim("cpu", "stub", 1)
-            self.generate(item)
+            for item in self.store.claim("cpu", "stub", 1):  # none: it was cancelled meanwhile
+                self.generate(item)
 
     def generate(self, item: Claimed) -> None:
         params = item.request.params
