@@ -4,9 +4,11 @@
          has written ─► open and check the files ─► Prepared, into the worker's inbox
 
 A disk that fails or hangs makes the hit shorter. Only a history that cannot be read ends a request,
-for to go on without it would be another conversation.
+for to go on without it would be another conversation. A process that has no descriptor or memory
+left says nothing about a history: it tries again for a while, then ends; its successor has both.
 """
 
+import errno
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -30,6 +32,12 @@ log = logger("session")
 WRITING_S: Final = 5.0  # what a session waits for the pool that still writes it
 LOOK_S: Final = 0.05
 ALIVE_LOOKS: Final = 10  # so many looks between two questions whether that pool lives
+SHORT: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}  # of us, not of a file
+SHORT_S: Final = 5.0  # what a shortage may last
+
+
+class Short(Exception):
+    """This process lacks descriptors or memory, and it does not pass."""
 
 
 class Restorer(Servant):
@@ -65,13 +73,29 @@ class Restorer(Servant):
         while (item := self.items.get()) is not None and not self.pulse.stopping:
             self.backing.moves()
             try:
-                self.restore(item)
+                self.attempt(item)
+            except Short:  # ends the process (Servant): the request has done nothing wrong
+                raise
             except NotOurs:
                 self.lost(item)
             except RedisError as error:  # stopping without a store: it is handed back
                 log.warning("not restored", request=item.job_id, error=str(error)[:200])
             except Exception as error:
                 self.ended(item, end_of_error(item, error))
+
+    def attempt(self, item: Claimed) -> None:
+        """Restore it, again and again while we are short of something. Raises Short, ..."""
+        deadline = time.monotonic() + SHORT_S
+        while not self.pulse.stopping:  # then it is handed back
+            try:
+                return self.restore(item)
+            except (OSError, DiskError) as error:
+                if not is_short(error):
+                    raise
+                if time.monotonic() > deadline:
+                    raise Short(str(error)) from error
+            self.backing.moves()
+            time.sleep(LOOK_S)
 
     def restore(self, item: Claimed) -> None:
         request = item.request
@@ -189,6 +213,11 @@ class Restorer(Servant):
 
     def patiently(self, call: Callable[[], Result]) -> Result:
         return patiently(call, lambda: self.pulse.stopping, self.worker)
+
+
+def is_short(error: OSError | DiskError) -> bool:
+    """Whether it says nothing about a file, only about this process."""
+    return (error.number if isinstance(error, DiskError) else error.errno) in SHORT
 
 
 def tells_more(turn: Turn, head: Manifest | None) -> bool:

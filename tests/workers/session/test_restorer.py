@@ -17,6 +17,7 @@ from workers.session.restorer import Restorer
 
 BROKEN = DiskError(Path("x"), OSError(errno.EIO, "Input/output error"))
 FULL = DiskFull(Path("x"), OSError(errno.ENOSPC, "No space left on device"))
+NO_DESCRIPTOR = OSError(errno.EMFILE, "Too many open files")
 
 
 class Desk:
@@ -252,3 +253,28 @@ def test_who_sends_the_whole_history_goes_on_without_the_log(desk):
     desk.turn = answered([Message("user", "a")])
     desk.run(new("r2", session_mode="history"))
     assert set(desk.done) == {"r1", "r2"}
+
+
+@pytest.mark.parametrize("error", [NO_DESCRIPTOR, DiskError(Path("x"), NO_DESCRIPTOR)])
+def test_a_process_without_a_descriptor_ends_no_request(desk, monkeypatch, error):
+    """Found by tests/chaos: each of them failed as `bad_record`, though its history was whole."""
+    tries = []
+    whole = desk.sessions.head
+
+    def head(*names):
+        tries.append(names)
+        if len(tries) < 3:
+            raise error
+        return whole(*names)
+
+    monkeypatch.setattr(desk.sessions, "head", head)
+    desk.run(new())
+    assert list(desk.done) == ["r1"] and not desk.ended
+
+
+def test_a_shortage_that_does_not_pass_ends_the_process_and_no_request(desk, monkeypatch):
+    monkeypatch.setattr(restorer_module, "SHORT_S", 0.1)
+    desk.sessions.head_fails = NO_DESCRIPTOR
+    with pytest.raises(restorer_module.Short):
+        desk.run(new())
+    assert not desk.done and not desk.ended
