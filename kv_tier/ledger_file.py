@@ -153,7 +153,8 @@ class LedgerFile:
         """The new file appears whole, without the log of the one before it."""
         new = self.path.with_name(f".tmp-{self.path.name}")
         new.unlink(missing_ok=True)
-        with closing(_connect(new, "rwc")) as connection:
+        os.close(os.open(new, os.O_CREAT | os.O_WRONLY, 0o600))  # its log gets the same mode
+        with closing(_connect(new)) as connection:
             connection.execute("PRAGMA journal_mode = OFF")
             connection.executescript(self._schema)
             _transaction(connection, self._fill, "BEGIN")

@@ -79,6 +79,13 @@ def test_the_books_are_those_of_a_scan(talker, tmp_path):
     assert expected["totals"], "the scan found nothing"
 
 
+def test_nobody_else_may_read_the_books(talker):
+    """Found by tests/chaos: they had the mode that SQLite gives."""
+    fill(talker)
+    modes = {path.stat().st_mode & 0o777 for path in talker.tier.root.glob("ledger.sqlite*")}
+    assert modes == {0o600}
+
+
 def test_totals_are_what_lies_on_the_disk(talker):
     fill(talker)
     objects = talker.size()
