@@ -14,6 +14,7 @@ from workers.wire import DEFAULT_TENANT
 COMPLETION_MAX_TOKENS: Final = 16  # the completions API's own default
 SLA_HEADER: Final = "x-lockstep-sla"
 SESSION_HEADER: Final = "x-session-id"
+TRACE_HEADER: Final = "traceparent"
 PROMPT_OF: Final = {"chat": "messages", "completions": "prompt"}
 
 
@@ -32,7 +33,8 @@ def request_fields(body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[
     so that its sender can find it again.
     """
     fields = {name: value for name, value in body.items() if value is not None}
-    for header, name in ((SLA_HEADER, "sla"), (SESSION_HEADER, "session_id")):
+    named = ((SLA_HEADER, "sla"), (SESSION_HEADER, "session_id"), (TRACE_HEADER, "traceparent"))
+    for header, name in named:
         if header in headers:
             fields.setdefault(name, headers[header])
     fields.setdefault("id", f"req-{token_hex(10)}")

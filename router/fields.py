@@ -12,6 +12,7 @@ from router.sampling import Range
 from workers.address import Networks, check_url
 from workers.wire import (
     DEFAULT_SECRET,
+    EVENTS,
     SECRET_ID,
     SESSION_ID,
     SESSION_MODES,
@@ -131,8 +132,8 @@ def url_of(field: str, value: Any, allow: Networks) -> str:
 def events_of(value: Any) -> tuple[str, ...]:
     """Terminal statuses that are posted; none given means all."""
     events = [] if value is None else value
-    if not isinstance(events, list | tuple) or any(event not in TERMINAL for event in events):
-        allowed = f"must be a list out of {', '.join(TERMINAL)}"
+    if not isinstance(events, list | tuple) or any(event not in EVENTS for event in events):
+        allowed = f"must be a list out of {', '.join(EVENTS)}"
         raise Refused("webhook.events", f"{allowed}, got {shown(value)}")
     return tuple(dict.fromkeys(events))
 

@@ -19,6 +19,7 @@ from router.prompt import (
 )
 from router.sampling import LOGPROBS, RANGES, STOP_CHARS_MAX, STOP_MAX, Range
 from workers.wire import (
+    EVENTS,
     SECRET_ID,
     SESSION_ID,
     SESSION_MODES,
@@ -48,12 +49,12 @@ MESSAGE: Final[Schema] = {
     "properties": {"role": {"enum": list(ROLES)}, "content": {"anyOf": [TEXT, TEXT_PARTS]}},
     "required": ["role", "content"],
 }
-EVENTS: Final[Schema] = {"type": ["array", "null"], "items": {"enum": list(TERMINAL)}}
+CHOSEN: Final[Schema] = {"type": ["array", "null"], "items": {"enum": list(EVENTS)}}
 WEBHOOK: Final[Schema] = {
     "type": "object",
     "properties": {
         "url": TEXT,
-        "events": {**EVENTS, "description": "terminal statuses that are posted; absent: all"},
+        "events": {**CHOSEN, "description": "what is posted; absent: every end"},
         "secret_id": {"type": ["string", "null"], "pattern": f"^{SECRET_ID.pattern}$"},
     },
     "required": ["url"],
@@ -79,6 +80,7 @@ def request_schema(classes: Sequence[str]) -> Schema:
             VARIABLES: template_variables(),
             "webhook": WEBHOOK,
             "webhook_url": {**TEXT, "description": "short for webhook {url}"},
+            "traceparent": {"description": "W3C Trace Context; ignored if it is none"},
             "metadata": {"type": "object", "description": "comes back with the result"},
         },
         "oneOf": [{"required": [source]} for source in prompt()],

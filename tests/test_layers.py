@@ -31,6 +31,8 @@ VOCABULARY = {
     "workers.placed",
     "workers.promises",
     "workers.timings",
+    "workers.traceparent",
+    "workers.job_list",
     "workers.script",
     "workers.text",
     "workers.address",

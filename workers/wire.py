@@ -15,6 +15,8 @@ SLA_CLASSES: Final = ("realtime", "standard", "batch")  # those that every node 
 POOLS: Final = ("gpu", "cpu")
 WEBHOOKS: Final = "webhooks"  # the queue of attempts to post one
 TERMINAL: Final = ("finished", "failed", "cancelled", "expired")
+STATES: Final = ("accepted", "queued", "running", *TERMINAL)
+EVENTS: Final = ("started", *TERMINAL)  # of a request, that a webhook may be told of
 GROUP: Final = "router"  # the consumer group of the request streams
 KEEP_S: Final = 30 * 86400  # unfinished work that nobody touches for so long is gone
 DEFAULT_TENANT: Final = "default"
@@ -51,7 +53,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     choice: int = 0
 
 class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the result is posted. events: subset of TERMINAL statuses; empty means all."""
+    """Where the result is posted. events: a subset of EVENTS; empty means all of TERMINAL."""
 
     url: str
     events: tuple[str, ...] = ()
@@ -71,6 +73,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
                    token_ids is empty until the prompt is composed (workers/session/compose.py)
     variables      what the client tells the chat template beside the messages
     composed       token_ids is the whole prompt, the session's earlier turns included
+    traceparent    where its trace goes on (workers/traceparent.py); "": it has none
     """
 
     v: int = VERSION
@@ -89,6 +92,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[dict[str, str], ...] = ()
     variables: dict[str, bool | int | float | str] = msgspec.field(default_factory=dict)
     composed: bool = False
+    traceparent: str = ""
 
     @property
     def session(self) -> str | None:
@@ -206,6 +210,9 @@ class Keys:
         self.waiting = f"{prefix}:waiting"  # ids that wait for their session
         self.deadlines = f"{prefix}:deadlines"  # ids by their deadlines
         self.webhooks_due = f"{prefix}:webhooks:due"
+        self.jobs = f"{prefix}:jobs"  # ended ones by the second in which their hash expires
+        self.failures = f"{prefix}:failures"  # ids, the last one first
+        self.traces = f"{prefix}:traces"  # what is to be told as a trace
         self.webhook_queue = self.queue(WEBHOOKS)
         self.rq_suspended = f"{self.rq_prefix}:suspended"
 
@@ -214,6 +221,10 @@ class Keys:
 
     def job(self, request_id: str) -> str:
         return f"{self.prefix}:job:{request_id}"
+
+    def jobs_of(self, tenant: str) -> str:
+        """A tenant's jobs by arrival."""
+        return f"{self.prefix}:jobs:{tenant}"
 
     def tokens(self, request_id: str) -> str:
         return f"{self.prefix}:tokens:{request_id}"

@@ -113,6 +113,8 @@ def request_fields(request: Request, reason: str) -> dict[str, str | int | bytes
         fields["deadline_ms"] = request.deadline_ms
     if request.session_id is not None:
         fields["session_id"] = request.session_id
+    if request.traceparent:
+        fields["traceparent"] = request.traceparent
     return fields | webhook_fields(request.webhook)
 
 

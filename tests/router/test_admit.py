@@ -233,8 +233,8 @@ def test_an_absent_seed_comes_from_the_full_id(door):
 
 
 def test_a_webhook_says_which_events_it_wants(door):
-    webhook = {"url": HOOK, "events": ["failed", "failed"], "secret_id": "s_1"}
-    expected = WebhookTarget(url=HOOK, events=("failed",), secret_id="s_1")
+    webhook = {"url": HOOK, "events": ["failed", "started", "failed"], "secret_id": "s_1"}
+    expected = WebhookTarget(url=HOOK, events=("failed", "started"), secret_id="s_1")
     assert expected == good(door, webhook=webhook).webhook
 
 

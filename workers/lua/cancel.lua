@@ -12,6 +12,7 @@ local known = redis.call('HMGET', KEYS[1], 'status', 'pool')
 if not known[1] then
   if ARGV[6] ~= '1' then return 'unknown' end
   redis.call('HSET', KEYS[1], 'status', 'accepted', 'arrival_ms', NOW_MS)
+  list_job(ARGV[5], NOW_MS)
   end_request(ARGV[5], arguments(7), nil)
   return 'cancelled'
 end

@@ -63,7 +63,7 @@ end
 -- Its tenant's rate is set right, and the promise of its class counted.
 local COUNTED = {
   'status', 'code', 'sla', 'tenant', 'arrival_ms', 'ttft_ms', 'tpot_ms', 'prompt_tokens',
-  'output_tokens', 'charged_tokens'
+  'output_tokens', 'charged_tokens', 'traceparent'
 }
 local function account_for(id)
   local known, job = redis.call('HMGET', job_key(id), unpack(COUNTED)), {}
@@ -86,6 +86,8 @@ local function end_request(id, flat, text)
   count(P .. ':ends', (redis.call('HGET', job, 'sla') or '?') .. ' ' .. status, 1)
   tell_of_request(id, flat)
   redis.pcall('XADD', tokens, '1-0', unpack(flat))
+  if job.traceparent then trace('end', id) end
+  if job.status == 'failed' then note_failure(id) end
   redis.call('HSET', job, unpack(flat))
   if not text then
     local count, digest
@@ -127,3 +129,10 @@ local function webhook_dead(id, reason, code, body)
     'secret_id', known[2], 'status', known[3], 'attempts', known[4],
     'reason', reason, 'code', code, 'body', body)
 end
+-- Its webhook holds the record of a request no longer.
+local function keep_result(id)
+  if redis.call('EXPIRE', job_key(id), RESULT_TTL_S) == 0 then return end
+  job_goes(id, RESULT_TTL_S)
+  if redis.call('HEXISTS', job_key(id), 'traceparent') == 1 then trace('webhook', id) end
+end
+
