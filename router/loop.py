@@ -30,6 +30,7 @@ from router.reading import room_of
 from router.refusal import Refused
 from router.replan import replan
 from router.sight import Sight
+from router.stranded import Stranded
 from router.turns import Turns
 from workers.address import Networks
 from workers.log import logger
@@ -90,6 +91,7 @@ class Router:
         self.turns = Turns(table)
         self.sight = Sight(store, text.name)
         self.overload = Overload(store, table, allow, max_queue)
+        self.stranded = Stranded()
         self.held: list[Held] = []
         self.later: list[Entry] = []  # too large for the pools that are ready, while one loads
         self.stop_asked = stop_asked
@@ -313,6 +315,11 @@ class Router:
         for view in self.sight.views():
             if not view.is_ready:  # nobody of its own looks after what its workers left
                 self.store.reap(view.name)
+        for request_id, pool, reason in self.stranded.late(
+            self.sight.views(), self.sight.movable(), now
+        ):
+            if self.store.give_up(request_id, pool, reason):
+                log.warning("given up", id=request_id, reason=reason)
         for move in replan(self.sight.views(), self.sight.movable(), self.table, now_ms()):
             outcome = self.store.move(move.request_id, move.to_pool, move.reason)
             log.info(outcome, id=move.request_id, to=move.to_pool, reason=move.reason)

@@ -246,6 +246,16 @@ class Store:
         keys = [self.keys.job(request_id), self.keys.control]
         return text(self.run("cancel", keys, request_id, int(unseen), *flat(end_fields(end))))
 
+    def give_up(self, request_id: str, pool: str, reason: str) -> bool:
+        """End a request that waits in a pool's queue, and that nobody can run any more, as failed.
+
+        False: it does not wait there any more.
+        """
+        end = EndEvent(status="failed", code="no_pool", error=reason)
+        names = (request_id, pool)
+        ended = self.run("give_up", [self.keys.job(request_id)], *names, *flat(end_fields(end)))
+        return bool(ended == 1)
+
     def count(self, key: str, field: str) -> None:
         """One more, for /metrics: what the store does not take is not counted."""
         with suppress(RedisError), self.redis.pipeline(transaction=False) as pipeline:

@@ -10,7 +10,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from redis.exceptions import RedisError
+
+from kernels.ops import BLOCK_TOKENS
 from workers.log import logger
+from workers.placed import placed
 from workers.queue.emitter import Emitter, Written
 from workers.session.writer import Suspended
 from workers.wire import POOLS
@@ -46,6 +50,22 @@ class Mover:
         if any(item.then_pool for item in items):
             loads = self.store.loads()
             self.ready = frozenset(load.pool for load in loads if load.state == "ready")
+
+    def fitting(self, items: list[Claimed], pool: str) -> list[Claimed]:
+        """Of these items those that the pool, which is ready, holds when nothing else is there.
+
+        None of them when the store does not answer: the router looks after the others.
+        """
+        try:
+            loads = [load for load in self.store.loads() if load.pool == pool]
+            wanted = {p.request_id: p.prompt_tokens + p.max_tokens for p in placed(self.store)}
+        except RedisError:
+            return []
+        blocks = [load.total_blocks for load in loads if load.state == "ready"]
+        if not blocks:
+            return []
+        most = max(blocks) * BLOCK_TOKENS
+        return [i for i in items if most == 0 or wanted.get(i.job_id, 0) <= most]  # 0: not said
 
     def goes_on_elsewhere(self, item: Claimed) -> str | None:
         """The pool that takes it now that it has said its first token."""

@@ -215,16 +215,19 @@ class PoolWorker(BatchWorker):
         """The device cannot go on: what is here goes on in the other pool, and this process ends.
 
         What a request has computed is lost but for what is in files; its tokens are journalled.
+        What the other pool has no memory for waits in this one's queue for the device's return, an
+        attempt burnt (give_back): it may be what the device fails of.
         """
         self.failure, other = str(error), next(p for p in POOLS if p != self.queue_name)
         self.request_stop(0, None)
         with self.claiming:  # none follows
             held = list(self.held.values())
         self.running.clear()
-        for item in held:
+        fitting = self.mover.fitting(held, other)
+        for item in fitting:
             self.mover.hand_over(item, other)
-        count, log = len(held), logger(self.queue_name)
-        log.error("the GPU failed", reason=self.failure, requests=count, go_on_in=other)
+        told = {"requests": len(held), "go_on_in": other, "wait_here": len(held) - len(fitting)}
+        logger(self.queue_name).error("the GPU failed", reason=self.failure, **told)
         with suppress(RedisError):
             self.report()
 
@@ -321,6 +324,11 @@ class PoolWorker(BatchWorker):
             super().handle_control(message)
         elif self.sessions is not None:
             self.sessions.writer.want(session)
+
+    def give_back(self) -> None:
+        """Of a device that failed: what was not handed over, as after a crash."""
+        self.crashed = self.crashed or bool(self.failure)
+        super().give_back()
 
     def flush(self, seconds: float) -> None:
         """Sequences leave the engine with what they have computed; what is told is written."""

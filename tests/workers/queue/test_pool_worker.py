@@ -12,7 +12,7 @@ from workers.queue.messages import Do
 from workers.queue.pool_worker import STALLED_S, PoolWorker
 from workers.queue.pulse import Pulse
 from workers.session.turn import Prepared
-from workers.wire import TokenEvent
+from workers.wire import PoolLoad, TokenEvent
 
 
 class Engine(FakeEngine):
@@ -165,6 +165,7 @@ def test_a_device_that_fails_while_memory_is_given_hands_its_requests_over(desk,
     def lost():
         raise DeviceLost("the GPU failed")
 
+    desk.node.store.report(PoolLoad(pool="gpu", worker="g", state="ready", total_blocks=1))
     item = desk.claim("r1")
     desk.worker.start(item, prepared(item))
     desk.engine.parking.displaced = lost
@@ -173,6 +174,41 @@ def test_a_device_that_fails_while_memory_is_given_hands_its_requests_over(desk,
     desk.worker.emitter.flush(20)
     assert desk.worker.failure == "the GPU failed"
     assert (desk.node.queue("gpu"), desk.worker.held) == (["r1"], {})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        PoolLoad(pool="gpu", worker="g", state="ready", total_blocks=1),
+        PoolLoad(pool="gpu", worker="g", state="loading", total_blocks=9),
+    ],
+)
+def test_what_the_other_pool_cannot_hold_waits_for_the_return_of_the_device(desk, other):
+    """It was handed over all the same, and failed there as too large."""
+    desk.node.store.report(other)
+    item = desk.claim("r1", max_tokens=300)
+    desk.worker.start(item, prepared(item))
+    desk.worker.fail(DeviceLost("the GPU failed"))
+    desk.worker.emitter.start()
+    desk.worker.emitter.flush(20)
+    desk.worker.give_back()
+    assert (desk.node.queue("cpu"), desk.node.queue("gpu")) == (["r1"], [])
+    job = desk.node.store.job("r1")
+    assert (job["status"], job["attempts"]) == ("queued", 1)
+
+
+def test_a_request_that_the_device_fails_of_each_time_ends(desk):
+    """Nobody else can hold it, so it would come back for ever."""
+    desk.node.route("r1", max_tokens=300)
+    for attempt in range(1, desk.node.store.max_attempts + 1):
+        [item] = desk.node.store.claim("cpu", "w", 1)
+        assert item.attempts == attempt
+        desk.worker.held["r1"] = item
+        desk.worker.fail(DeviceLost("the GPU failed"))
+        desk.worker.give_back()
+    assert desk.node.store.claim("cpu", "w", 1) == []
+    job = desk.node.store.job("r1")
+    assert (job["status"], job["code"]) == ("failed", "poison")
 
 
 def test_who_waits_for_memory_alone_waits_for_news_and_does_not_spin(desk):
