@@ -16,7 +16,6 @@ from workers.wire import (
     SECRET_ID,
     SESSION_ID,
     SESSION_MODES,
-    TERMINAL,
     VERSION,
     WebhookTarget,
 )
@@ -130,7 +129,7 @@ def url_of(field: str, value: Any, allow: Networks) -> str:
 
 
 def events_of(value: Any) -> tuple[str, ...]:
-    """Terminal statuses that are posted; none given means all."""
+    """What is posted; none given means every end."""
     events = [] if value is None else value
     if not isinstance(events, list | tuple) or any(event not in EVENTS for event in events):
         allowed = f"must be a list out of {', '.join(EVENTS)}"

@@ -23,7 +23,6 @@ from workers.wire import (
     SECRET_ID,
     SESSION_ID,
     SESSION_MODES,
-    TERMINAL,
     VERSION,
 )
 
@@ -80,8 +79,8 @@ def request_schema(classes: Sequence[str]) -> Schema:
             VARIABLES: template_variables(),
             "webhook": WEBHOOK,
             "webhook_url": {**TEXT, "description": "short for webhook {url}"},
-            "traceparent": {"description": "W3C Trace Context; ignored if it is none"},
             "metadata": {"type": "object", "description": "comes back with the result"},
+            "traceparent": {"description": "W3C Trace Context; ignored if it is none"},
         },
         "oneOf": [{"required": [source]} for source in prompt()],
         "dependentRequired": {"session_mode": ["session_id"]},

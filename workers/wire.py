@@ -33,9 +33,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     temperature  0 is greedy, 0..2
     top_k        0 is off
     seed         0..2^64-1; admission derives one from the request id when the client gave none
+    choice       which of several answers to the same prompt and seed, from 0
     logprobs     n: log probabilities of the chosen token and the n most likely ones, 0..20;
                  0: of the chosen one alone; None in requests that did not ask
-    choice       which of several answers to the same prompt and seed, from 0
     """
 
     max_tokens: int
@@ -48,9 +48,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     repetition_penalty: float = 1.0
     stop: tuple[str, ...] = ()
     seed: int = 0
+    choice: int = 0
     logprobs: int | None = None
 
-    choice: int = 0
 
 class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Where the result is posted. events: a subset of EVENTS; empty means all of TERMINAL."""

@@ -8,6 +8,7 @@
 -- more than its tenant may ask for, {0, "", "rate_limited", ms until it may be taken}
 -- include names
 -- include rate
+-- include job_list
 local known = redis.call('HMGET', KEYS[2], 'status', 'entry')
 if known[1] then return { 0, known[2] or '', known[1], 0 } end
 local charged = charge(ARGV[6], tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10]))
@@ -18,4 +19,5 @@ redis.call('HSET', KEYS[2], 'status', 'accepted', 'sla', ARGV[5], 'tenant', ARGV
 if charged[2] > 0 then redis.call('HSET', KEYS[2], 'charged_tokens', charged[2]) end
 redis.call('EXPIRE', KEYS[2], KEEP_S)
 redis.call('EXPIRE', KEYS[1], KEEP_S)
+list_job(string.sub(KEYS[2], #job_key('') + 1), NOW_MS)
 return { 1, entry, 'accepted', 0 }

@@ -17,7 +17,7 @@
 -- include end_request
 -- include lease
 local SUSPECT = 2
-local OF_REQUEST = { 'request', 'sla', 'then_pool' }
+local OF_REQUEST = { 'request', 'sla', 'then_pool', 'webhook_events' }
 local queue, worker, room, lease_s = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local max_attempts, idle = tonumber(ARGV[9]), ARGV[10] == '1'
 local is_pool, extra = queue ~= 'webhooks', cjson.decode(ARGV[11])
@@ -98,7 +98,8 @@ while not alone do
     local execution = ARGV[12 + #taken]
     if is_pool then
       redis.call('HSET', record, 'status', 'running')
-      redis.call('HSETNX', record, 'started_ms', NOW_MS)
+      local is_first = redis.call('HSETNX', record, 'started_ms', NOW_MS) == 1
+      if is_first and known[8] and known[8] ~= '' then queue_webhook(id, 'started') end
       redis.call('EXPIRE', record, KEEP_S)
     end
     redis.call('HSET', record, 'attempts', attempts + 1)

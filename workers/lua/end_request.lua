@@ -2,6 +2,7 @@
 -- Needs names.lua, rq_job.lua, session.lua.
 -- include rate
 -- include promises
+-- include job_list
 local RQ_STATUS = {
   finished = 'finished', failed = 'failed', expired = 'failed', cancelled = 'canceled'
 }
@@ -20,9 +21,10 @@ local function told(id)
   return table.concat(pieces), #entries, digest
 end
 
+-- Without a choice every end is posted, and the start is not.
 local function wanted(events, status)
-  local all = not events or events == ''
-  return all or string.find(',' .. events .. ',', ',' .. status .. ',', 1, true)
+  if not events or events == '' then return status ~= 'started' end
+  return string.find(',' .. events .. ',', ',' .. status .. ',', 1, true)
 end
 
 -- One attempt of a webhook, as an RQ job. It stays among those that wait, so that webhook_due.lua
@@ -36,15 +38,17 @@ end
 
 -- The first attempt of the webhook, as an RQ job; workers/webhook does the rest. Its body is made
 -- from the job's hash (workers/webhook/event.py): both hashes stay until it is delivered or dead.
+-- That of the start is one of its own, called ID.started: two may be under way at once.
 local function queue_webhook(id, status)
   local target =
     redis.call('HMGET', job_key(id), 'webhook_url', 'webhook_secret_id', 'webhook_events')
   if not target[1] or not wanted(target[3], status) then return RESULT_TTL_S end
-  local key = P .. ':webhook:' .. id
+  local name = status == 'started' and id .. '.started' or id
+  local key = P .. ':webhook:' .. name
   redis.call('HSET', key, 'url', target[1], 'secret_id', target[2] or 'default', 'status', status,
     'state', 'pending', 'attempts', 0, 'failures', 0, 'created_ms', NOW_MS)
   redis.call('EXPIRE', key, KEEP_S)
-  queue_attempt(id, 1)
+  queue_attempt(name, 1)
   return KEEP_S
 end
 
@@ -60,7 +64,21 @@ local function tell_of_request(id, flat)
   end
 end
 
--- Its tenant's rate is set right, and the promise of its class counted.
+-- What is to be told as a trace (workers/webhook/traces.py); bounded.
+local function trace(what, id)
+  redis.pcall('XADD', P .. ':traces', 'MAXLEN', '~', 10000, '*', 'what', what, 'id', id)
+  redis.pcall('EXPIRE', P .. ':traces', RESULT_TTL_S)
+end
+
+-- The last failures, for who looks at the node.
+local FAILURES_KEPT = 50
+local function note_failure(id)
+  redis.pcall('LPUSH', P .. ':failures', id)
+  redis.pcall('LTRIM', P .. ':failures', 0, FAILURES_KEPT - 1)
+  redis.pcall('EXPIRE', P .. ':failures', KEEP_S)
+end
+
+-- Its tenant's rate is set right, the promise of its class counted, its trace and failure noted.
 local COUNTED = {
   'status', 'code', 'sla', 'tenant', 'arrival_ms', 'ttft_ms', 'tpot_ms', 'prompt_tokens',
   'output_tokens', 'charged_tokens', 'traceparent'
@@ -68,6 +86,8 @@ local COUNTED = {
 local function account_for(id)
   local known, job = redis.call('HMGET', job_key(id), unpack(COUNTED)), {}
   for i, name in ipairs(COUNTED) do job[name] = known[i] or nil end
+  if job.traceparent then trace('end', id) end
+  if job.status == 'failed' then note_failure(id) end
   if not job.sla then return end
   count_promise(job)
   if job.charged_tokens then
@@ -86,8 +106,6 @@ local function end_request(id, flat, text)
   count(P .. ':ends', (redis.call('HGET', job, 'sla') or '?') .. ' ' .. status, 1)
   tell_of_request(id, flat)
   redis.pcall('XADD', tokens, '1-0', unpack(flat))
-  if job.traceparent then trace('end', id) end
-  if job.status == 'failed' then note_failure(id) end
   redis.call('HSET', job, unpack(flat))
   if not text then
     local count, digest
@@ -99,6 +117,7 @@ local function end_request(id, flat, text)
   account_for(id)
   local keep_s = queue_webhook(id, status)
   redis.call('EXPIRE', job, keep_s)
+  job_goes(id, keep_s)
   redis.call('EXPIRE', tokens, RESULT_TTL_S)
   rq_end(id, RQ_STATUS[status])
   leave_session(id)
@@ -114,6 +133,13 @@ local function dead_letter(...)
   redis.call('EXPIRE', P .. ':dead', KEEP_S)
 end
 
+-- Its webhook holds the record of a request no longer.
+local function keep_result(id)
+  if redis.call('EXPIRE', job_key(id), RESULT_TTL_S) == 0 then return end
+  job_goes(id, RESULT_TTL_S)
+  if redis.call('HEXISTS', job_key(id), 'traceparent') == 1 then trace('webhook', id) end
+end
+
 -- A webhook that will not be tried again: its state, and a record from which it can be replayed.
 local function webhook_dead(id, reason, code, body)
   local key = P .. ':webhook:' .. id
@@ -123,16 +149,9 @@ local function webhook_dead(id, reason, code, body)
   redis.call('HDEL', key, 'next_at')
   redis.call('ZREM', P .. ':webhooks:due', id)
   redis.call('EXPIRE', key, RESULT_TTL_S)
-  redis.call('EXPIRE', job_key(id), RESULT_TTL_S)
+  keep_result(id)
   local tenant = redis.call('HGET', job_key(id), 'tenant') or ''
   dead_letter('kind', 'webhook', 'id', id, 'tenant', tenant, 'url', known[1],
     'secret_id', known[2], 'status', known[3], 'attempts', known[4],
     'reason', reason, 'code', code, 'body', body)
 end
--- Its webhook holds the record of a request no longer.
-local function keep_result(id)
-  if redis.call('EXPIRE', job_key(id), RESULT_TTL_S) == 0 then return end
-  job_goes(id, RESULT_TTL_S)
-  if redis.call('HEXISTS', job_key(id), 'traceparent') == 1 then trace('webhook', id) end
-end
-

@@ -33,6 +33,7 @@ if duplicate then return 'duplicate' end
 if event.status == 'failed' and event.code then
   count(P .. ':refusals', event.code, 1)
 end
+if not known[1] then list_job(ARGV[7], string.match(ARGV[6], '^%d+')) end
 redis.call('HSET', KEYS[2], 'sla', ARGV[8], 'tenant', ARGV[9], 'entry', ARGV[6],
   'arrival_ms', known[3] or string.match(ARGV[6], '^%d+') or NOW_MS)
 for i = 14, 13 + 2 * num_fields, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end

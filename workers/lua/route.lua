@@ -13,6 +13,7 @@
 -- include rq_job
 -- include session
 -- include rate
+-- include job_list
 local function charged_tokens()
   local per_min, tokens_per_min = tonumber(ARGV[9]), tonumber(ARGV[10])
   if per_min == 0 and tokens_per_min == 0 then return { 0, 0 } end
@@ -30,6 +31,7 @@ if known[1] and not (known[1] == 'accepted' and known[2] == ARGV[6]) then return
 redis.call('HSET', KEYS[2], 'status', 'queued', 'entry', ARGV[6], 'queued_ms', NOW_MS,
   'attempts', 0, 'pool', ARGV[8], unpack(arguments(13)))
 if charged[2] > 0 then redis.call('HSET', KEYS[2], 'charged_tokens', charged[2]) end
+if not known[1] then list_job(ARGV[7], string.match(ARGV[6], '^%d+')) end
 redis.call('EXPIRE', KEYS[2], KEEP_S)
 redis.call('ZADD', KEYS[5], NOW_MS, ARGV[7])
 redis.call('EXPIRE', KEYS[5], KEEP_S)

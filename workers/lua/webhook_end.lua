@@ -40,7 +40,7 @@ if verdict == 'delivered' then
   redis.call('HDEL', KEYS[1], 'next_at', 'body')
   redis.call('ZREM', KEYS[2], id)
   redis.call('EXPIRE', KEYS[1], RESULT_TTL_S)
-  redis.call('EXPIRE', job_key(id), RESULT_TTL_S)
+  keep_result(id)
 elseif verdict == 'retry' then
   redis.call('HINCRBY', KEYS[1], 'failures', 1)
   wait(ARGV[9])
