@@ -208,7 +208,7 @@ def build_engine(
         table=config.classes,
         timer=time.monotonic,
     )
-    if config.calibrate == "auto" and not (pool == "gpu" and config.gpu == "emulate"):
+    if config.calibrate == "auto":
         calibrate(pool, config, engine, text, processor)
     return engine, text, 0 if model.config.state is None else limits.state_slots
 

@@ -87,6 +87,15 @@ def test_what_a_failing_gpu_held_goes_on_on_the_cpu(
     assert judge.agrees(pools, "r1") and judge.agrees(pools, "r2")
 
 
+@pytest.mark.parametrize("model", ["tiny_llama"])
+def test_an_emulated_gpu_says_from_the_first_what_it_costs(pools):
+    """It said nothing, so it was taken for the fast one, and got what was urgent."""
+    pools.start("gpu", LOCKSTEP_GPU="emulate", LOCKSTEP_CALIBRATE="auto")
+    pools.node.until(lambda: states(pools) == {"gpu": "ready"}, 60)
+    [load] = pools.store.loads()
+    assert load.cost is not None and load.cost.step_ms(1, 64) > 10
+
+
 @pytest.mark.parametrize(("found", "state"), [(False, "absent"), (True, "failed")])
 @pytest.mark.parametrize("model", ["tiny_llama"])
 def test_a_gpu_that_was_there_is_tried_again(pools, pycuda_place, found, state):
