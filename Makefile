@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 suite = @echo "== $(1)"; begin=$$(date +%s); $(2) || exit 1; echo "== $(1): $$(( $$(date +%s) - begin )) s"
 
 .PHONY: help build build-dev start test test-lint test-compiled test-pure test-slow \
-        gpu-report gpu-kit test-gpu bench-gpu bench bench-27b bench-kv bench-peers tidy clean
+        chaos gpu-report gpu-kit test-gpu bench-gpu bench bench-27b bench-kv bench-peers tidy clean
 
 help:
 	@echo "make start        build what is missing, then run the node; Ctrl-C stops it"
@@ -26,6 +26,7 @@ help:
 	@echo "make test         every check: ruff, mypy, the tests compiled, the host code uncompiled"
 	@echo "make test-pure    the host code's tests, uncompiled"
 	@echo "make test-slow    the tests that take minutes"
+	@echo "make chaos        whole nodes under seeded faults (SEED=1 MINUTES=5): tests/chaos/README.md"
 	@echo "make bench        benchmark tables, beside llama.cpp on the same file and threads"
 	@echo "make bench-27b    the same of random weights in Qwen3.5-27B's shape (15 GB), without a peer"
 	@echo "make test-gpu     every op and golden model on this machine's GPU, bit by bit"
@@ -111,6 +112,11 @@ test-pure: build-dev
 
 test-slow: build-dev
 	$(call suite,pytest slow,$(BIN)/python -m pytest -m slow)
+
+SEED ?= 1
+MINUTES ?= 5
+chaos: build-dev
+	@$(BIN)/python -m tests.chaos.run --seed $(SEED) --minutes $(MINUTES) --logs build/chaos/logs
 
 # Built for this machine, but for AMX: as gcc 12 compiles it, llama.cpp dies at its first AMX instruction.
 bench-peers: build

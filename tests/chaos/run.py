@@ -1,0 +1,100 @@
+"""`make chaos SEED=n MINUTES=m`: seeded runs, one after the other, until the time is over.
+
+    python -m tests.chaos.run [--seed N] [--runs N | --minutes M] [--fault NAME ...] [--json FILE]
+
+Prints a line a run and a table at the end; FILE gets one JSON object a run. Exit code 1: something
+was lost, doubled, wrong, or left.
+"""
+
+import argparse
+import os
+import random
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+os.environ["RQ_KEY_PREFIX"] = "nodetest:rq"  # rq reads it when it is first imported
+from rich.console import Console
+from rich.table import Table
+
+from tests.chaos.checks import violations
+from tests.chaos.faults.menu import MENU, drawn
+from tests.chaos.node import MODELS
+from tests.chaos.storm import Fault, Outcome, Storm
+
+FAULTS = (2, 5)  # of a run, from and to
+PACE_S = 0.7  # between two of them, on average
+
+
+def one_run(
+    seed: int,
+    names: list[str] | None = None,
+    model: str | None = None,
+    logs: Path | None = None,
+) -> Outcome:
+    """The run of a seed; names: of its faults, None: as drawn; logs: where those of bad runs go."""
+    chance = random.Random(f"{seed} run")
+    model = model or chance.choice(MODELS)
+    number = chance.randint(*FAULTS)
+    faults: list[Fault] = [MENU[name] for name in names] if names else drawn(seed, number)
+    return Storm(seed, model, faults, PACE_S, violations).run(logs)
+
+
+def described(outcome: Outcome) -> str:
+    """A run in a line."""
+    ends = " ".join(f"{count} {name}" for name, count in sorted(outcome.ends.items()))
+    names = " ".join(name for _, name, _ in outcome.faults)
+    verdict = "GOOD" if not outcome.violations else f"BAD ({len(outcome.violations)})"
+    head = f"seed {outcome.seed:<4} {verdict:<8} {outcome.seconds:5.1f} s {outcome.model:<11}"
+    cut = f", {len(outcome.cut)} cut off" if outcome.cut else ""
+    return f"{head} {outcome.asked} asked: {ends}{cut}; {names}"
+
+
+def table(outcomes: list[Outcome]) -> Table:
+    """Per fault: runs with it, and those of them that were bad."""
+    runs: Counter[str] = Counter()
+    bad: Counter[str] = Counter()
+    for outcome in outcomes:
+        names = {name for _, name, _ in outcome.faults}
+        runs.update(names)
+        bad.update(names if outcome.violations else ())
+    shown = Table("fault", "runs", "of them bad", box=None)
+    for name in MENU:
+        if runs[name]:
+            shown.add_row(name, str(runs[name]), str(bad[name]))
+    return shown
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="of the first run")
+    parser.add_argument("--runs", type=int, help="as many")
+    parser.add_argument("--minutes", type=float, default=5.0, help="for so long")
+    parser.add_argument("--fault", action="append", choices=list(MENU), help="instead of drawn")
+    parser.add_argument("--model", choices=MODELS)
+    parser.add_argument("--json", type=Path, help="one object a run is added to it")
+    parser.add_argument("--logs", type=Path, help="folder for the logs of nodes of bad runs")
+    given = parser.parse_args(arguments)
+    console, outcomes = Console(), list[Outcome]()
+    end = time.monotonic() + given.minutes * 60
+    while len(outcomes) < given.runs if given.runs else time.monotonic() < end:
+        outcome = one_run(given.seed + len(outcomes), given.fault, given.model, given.logs)
+        outcomes.append(outcome)
+        console.print(described(outcome), highlight=False, soft_wrap=True)
+        for what in outcome.violations:
+            console.print(f"    {what}", highlight=False, markup=False, soft_wrap=True)
+        if given.json:
+            with given.json.open("ab") as file:
+                file.write(msgspec.json.encode(outcome) + b"\n")
+    bad = sum(bool(outcome.violations) for outcome in outcomes)
+    console.print(table(outcomes))
+    asked = sum(outcome.asked for outcome in outcomes)
+    console.print(f"{len(outcomes)} runs, {asked} requests, {bad} runs bad")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
