@@ -15,8 +15,10 @@ from anyio.to_thread import run_sync
 from redis.exceptions import RedisError
 
 from ingest.app import create_app
+from ingest.connection import Connection
 from ingest.desk import Desk
 from ingest.health import problems_of
+from ingest.limits import HEAD_BYTES_MAX, URL_BYTES_MAX, HeadLimits
 from ingest.programs import read_program
 from ingest.pulse import take_pulse
 from ingest.ready import SAID_ELSEWHERE, reachable, ready_lines
@@ -80,9 +82,12 @@ def is_ready(desk: Desk) -> bool:
 def config_of(desk: Desk) -> uvicorn.Config:
     """A lean uvicorn: no access log, no signature of itself."""
     return uvicorn.Config(
-        create_app(desk),
+        HeadLimits(create_app(desk)),
         host=desk.settings.host,
         port=desk.settings.port,
+        http=Connection,
+        ws="none",
+        h11_max_incomplete_event_size=URL_BYTES_MAX + HEAD_BYTES_MAX,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -1,4 +1,8 @@
-"""The body of a POST: read up to a limit, and a JSON object or one clear error."""
+"""The body of a POST: read up to a limit, and a JSON object or one clear error.
+
+How large it may be is looked at before it is read, how deep and wide before it is decoded; who
+sends it too slowly is cut off by connection.py.
+"""
 
 from typing import Any
 
@@ -7,6 +11,7 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from ingest.errors import ApiError
+from ingest.limits import check_json
 from router.entry import BODY_BYTES_MAX
 
 
@@ -16,10 +21,9 @@ async def read_fields(request: Request) -> dict[str, Any]:
     A body that says it is too long is refused before a byte of it is read.
     """
     raw = await _read(request)
+    check_json(raw)
     try:
         fields = msgspec.json.decode(raw)
-    except RecursionError:
-        raise ApiError(400, "the body's JSON is nested too deeply", code="invalid_json") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from None
     if not isinstance(fields, dict):

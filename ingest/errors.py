@@ -23,6 +23,14 @@ RETRY_FULL_S: Final = 10  # and when it takes nothing more
 LINGER_S: Final = 5.0
 
 TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+ANTHROPIC: Final = "/v1/messages"  # below it errors have the shape that Anthropic's clients read
+ANTHROPIC_TYPES: Final = {
+    **TYPES,
+    404: "not_found_error",
+    413: "request_too_large",
+    500: "api_error",
+    503: "overloaded_error",
+}
 STATUS_OF_CODE: Final = {
     "cancelled": 499,  # not one of those that clients repeat by themselves
     "expired": 504,
@@ -75,8 +83,16 @@ def error_object(error: ApiError) -> dict[str, Any]:
     return {"error": fields}
 
 
-def error_response(error: ApiError) -> Response:
-    """The HTTP answer that tells of `error`."""
+def anthropic_object(error: ApiError) -> dict[str, Any]:
+    """Anthropic's error object."""
+    kind = ANTHROPIC_TYPES.get(error.status)
+    if kind is None:
+        kind = "invalid_request_error" if error.status < 500 else "api_error"
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+def error_response(error: ApiError, path: str = "") -> Response:
+    """The HTTP answer that tells of `error`, in the shape of the API that the path belongs to."""
     headers = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
@@ -85,7 +101,8 @@ def error_response(error: ApiError) -> Response:
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     kind = LingeringResponse if error.status == 413 else Response
-    body = msgspec.json.encode(error_object(error))
+    shape = anthropic_object if path.startswith(ANTHROPIC) else error_object
+    body = msgspec.json.encode(shape(error))
     return kind(body, error.status, headers=headers, media_type="application/json")
 
 
@@ -133,30 +150,34 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(ApiError)
     async def ours(request: Request, error: ApiError) -> Response:
-        return error_response(error)
+        return error_response(error, request.url.path)
 
     @app.exception_handler(HTTPException)
     async def of_framework(request: Request, error: HTTPException) -> Response:
         words = {404: "there is no", 405: "method not allowed:"}.get(error.status_code)
         place = f"{request.method} {request.url.path}"
         message = f"{words} {place}" if words else str(error.detail)
-        response = error_response(ApiError(error.status_code, message, code=_code(error)))
+        told = ApiError(error.status_code, message, code=_code(error))
+        response = error_response(told, request.url.path)
         response.headers.update(error.headers or {})
         return response
 
     @app.exception_handler(redis.exceptions.ConnectionError)
     @app.exception_handler(redis.exceptions.TimeoutError)
     async def without_store(request: Request, error: Exception) -> Response:
-        return error_response(store_away())
+        return error_response(store_away(), request.url.path)
 
     @app.exception_handler(redis.exceptions.ResponseError)
     async def refused_by_store(request: Request, error: Exception) -> Response:
-        return error_response(store_full()) if is_full(error) else await unforeseen(request, error)
+        if not is_full(error):
+            return await unforeseen(request, error)
+        return error_response(store_full(), request.url.path)
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
         logger("api").error("request crashed", path=request.url.path, exc_info=error)
-        return error_response(ApiError(500, "internal error; it has been logged", code="internal"))
+        told = ApiError(500, "internal error; it has been logged", code="internal")
+        return error_response(told, request.url.path)
 
 
 def _code(error: HTTPException) -> str | None:
