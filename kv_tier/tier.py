@@ -27,7 +27,7 @@ from kv_tier.counters import Counters
 from kv_tier.fetch import Fetcher
 from kv_tier.files import DiskError, DiskFull, OsFiles
 from kv_tier.fork import NoSession, SessionExists, forked
-from kv_tier.format import file_bytes
+from kv_tier.format import Kind, file_bytes
 from kv_tier.ledger import Ledger
 from kv_tier.ledger_rows import Stored
 from kv_tier.loader import Loader
@@ -199,6 +199,16 @@ class KvTier:
         num_bytes += sum(self.objects.drop(*kind_and_key(name)) for name in own)
         self.ledger.forget(own)
         return num_bytes if was_there else 0
+
+    def discard(self, objects: Iterable[tuple[Kind, bytes]]) -> int:
+        """Take objects away that are not to be trusted, whoever names them; bytes freed.
+
+        A session that names one has a shorter hit.   Raises DiskError.
+        """
+        gone = list(objects)
+        num_bytes = sum(self.objects.drop(kind, key) for kind, key in gone)
+        self.ledger.forget(name_of(kind, key) for kind, key in gone)
+        return num_bytes
 
     def pin(self, tenant: str, session_id: str, pinned: bool) -> None:
         """A pinned session is neither evicted nor too old.

@@ -171,3 +171,13 @@ def test_two_models_share_a_folder(talker, tmp_path):
     other.say("anna", "s1", TOKENS)
     assert talker.hit("anna", [*TOKENS, 1]) == other.hit("anna", [*TOKENS, 1]) == 699
     other.close()
+
+
+def test_what_is_not_to_be_trusted_goes_whoever_names_it(talker):
+    sources = talker.sources("anna", TOKENS, state=False)
+    talker.tier.put("anna", sources)
+    last = [("block", source.key) for source in sources if source.kind == "block"][-1:]
+    assert talker.tier.discard(last) == BLOCK_FILE
+    assert not talker.tier.objects.has(*last[0])
+    assert talker.tier.discard(last) == 0
+    assert talker.tier.stats()["objects"] == len(sources) - 1

@@ -42,6 +42,7 @@ class Memory:
         self.pool, self.states = pool, states
         self._home = home
         self._ends = Ends(pool)
+        self._spoiled: set[str] = set()  # ids of failed sequences of which a Kept may be out
         self._reserving = Reserving(pool, states, home, self._ends)
 
     def reserve(self, sequence: Sequence) -> bool:
@@ -92,10 +93,13 @@ class Memory:
         self._let_go(sequence)
 
     def spoil(self, sequence: Sequence) -> None:
-        """What it computed is not to be trusted: nothing that it alone holds is found again."""
+        """What it computed is not to be trusted: nothing that it alone holds is found again, nor
+        what a Kept of it holds, once that is released."""
         for block_id in sequence.blocks:
             if self.pool.holders(block_id) == 1:
                 self.pool.forget(block_id)
+            else:
+                self._spoiled.add(sequence.id)
         if self.states is not None and sequence.reuse is not None:
             for position in sequence.reuse.marks:
                 self.states.forget(sequence.reuse.key_at(position).hex())
@@ -135,6 +139,16 @@ class Memory:
         if kept.state is not None:
             assert self.states is not None
             self.states.unpin(kept.state[0].hex())
+        if kept.request.id in self._spoiled:
+            self._spoiled.remove(kept.request.id)
+            self._forget_computed(kept)
+
+    def _forget_computed(self, kept: Kept) -> None:
+        for block_id in kept.block_ids[kept.num_reused // BLOCK_TOKENS :]:
+            if self.pool.holders(block_id) == 0:
+                self.pool.forget(block_id)
+        if kept.state is not None and self.states is not None:
+            self.states.forget(kept.state[0].hex())
 
     def can_rewind(self, sequence: Sequence, position: int) -> bool:
         """Whether everything from position on can be written again: nobody else has it.

@@ -238,7 +238,7 @@ class PoolWorker(BatchWorker):
         if not isinstance(event, EndEvent):
             self.emitter.put(Told(item, event))
             return
-        self.forget(output.request_id)
+        self.forget(output.request_id, is_spoiled=event.code == "numeric_error")
         if event.status == "finished":
             self.outputs.add(self.class_of(item), event.usage)
         text, kept = "".join(running.pieces), output.kept
@@ -304,9 +304,11 @@ class PoolWorker(BatchWorker):
             self.forget(job_id)
             self.engine.drop(job_id)
 
-    def forget(self, job_id: str) -> None:
-        """It is not in the engine any more."""
+    def forget(self, job_id: str, *, is_spoiled: bool = False) -> None:
+        """It is not in the engine any more.   is_spoiled: what it computed is not to be trusted"""
         del self.running[job_id]
+        if self.sessions is not None:
+            self.sessions.writer.ended(job_id, is_spoiled=is_spoiled)
         if self.parking is not None:
             self.parking.forget(job_id)
 
@@ -396,6 +398,7 @@ class PoolWorker(BatchWorker):
         back = self.store.reconcile(force=self.rounds % LOOK_AT_ALL_EVERY == 0)
         if back:
             logger(self.queue_name).warning("put back what no queue and no worker had", jobs=back)
+        self.store.forget_jobs()
         if self.rounds % KEEP_EVERY == 0:
             self.store.keep()
             clean_worker_registry(self.queues[0])

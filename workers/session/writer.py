@@ -20,13 +20,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from redis.exceptions import RedisError
 
 from kernels.arrays import DeviceError
+from kv_tier.chain import BLOCK_TOKENS
 from kv_tier.files import DiskError
-from kv_tier.format import NewerVersion
+from kv_tier.format import Kind, NewerVersion
 from kv_tier.manifest import Manifest
 from kv_tier.sessions import StaleFence
 from workers.engine.kept import Kept
@@ -93,6 +95,8 @@ class Writer(Servant):
         self.blocks_max, self.states_max = blocks_max, states_max
         self.entries: list[Suspended] = []
         self.written: list[str] = []  # sessions of which that is still to be said
+        self.behind: dict[str, set[tuple[Kind, bytes]]] = {}  # files of who goes on
+        self.spoiled: set[tuple[Kind, bytes]] = set()  # to be taken away again
         self.changed = threading.Condition()
         self.stopping = False
         self.short_since: float | None = None
@@ -114,7 +118,24 @@ class Writer(Servant):
             for older in [e for e in self.entries if e.session and e.session == entry.session]:
                 self._give_up(older)
             self.entries.append(entry)
+            if entry.is_behind:
+                self.behind.setdefault(entry.kept.request.id, set())
             self._mind_bounds()
+            self.changed.notify_all()
+
+    def ended(self, request_id: str, *, is_spoiled: bool = False) -> None:
+        """A request that was written while it ran has left the engine.
+
+        is_spoiled: what it computed is not to be trusted, and goes out of the files again
+        """
+        with self.changed:
+            written = self.behind.pop(request_id, set())
+            if not is_spoiled:
+                return
+            for entry in [e for e in self.entries if e.kept.request.id == request_id]:
+                written |= computed_of(entry.kept)
+                self._give_up(entry)
+            self.spoiled |= written
             self.changed.notify_all()
 
     def want(self, session: str) -> None:
@@ -176,9 +197,13 @@ class Writer(Servant):
         while True:
             with self.changed:
                 entry = self._next()
-                if entry is None and not self.written:
+                if entry is None and not self.written and not self.spoiled:
                     self.changed.wait(self._rest_s())
                 written, self.written = self.written, []
+                spoiled, self.spoiled = self.spoiled, set()
+            if spoiled:
+                discard = partial(self.backing.tier.discard, spoiled)
+                without_waiting(discard, "KV that is not to be trusted stays")
             for session in written:
                 self._tell_written(session)
             if entry is not None:
@@ -232,6 +257,9 @@ class Writer(Servant):
             self.paused_until = time.monotonic() + PAUSE_S
             self._done(entry)
             return
+        with self.changed:
+            if entry.is_behind and entry.kept.request.id in self.behind:
+                self.behind[entry.kept.request.id] |= computed_of(entry.kept)
         kind = "behind" if entry.is_behind else "suspended"
         self.counts[f"{kind}_bytes"] += num_bytes
         self.counts[f"{kind}_s"] += time.monotonic() - begin
@@ -324,6 +352,13 @@ class Writer(Servant):
         if not entry.is_busy:
             self.entries.remove(entry)
             self.release(entry.kept)
+
+
+def computed_of(kept: Kept) -> set[tuple[Kind, bytes]]:
+    """The objects that hold what was computed for it: not those that it began with."""
+    first = kept.num_reused // BLOCK_TOKENS
+    computed: set[tuple[Kind, bytes]] = {("block", key) for key, _ in kept.blocks[first:]}
+    return computed if kept.state is None else computed | {("state", kept.state[0])}
 
 
 def urgency_of(entry: Suspended) -> tuple[bool, bool, float]:

@@ -3,7 +3,7 @@
 import pytest
 
 from kernels.ops import BLOCK_TOKENS
-from tests.workers.engine.fake import FakeClock, make_request
+from tests.workers.engine.fake import NAN_ID, FakeClock, make_request
 from tests.workers.engine.prefixes import (
     Computed,
     Files,
@@ -51,6 +51,22 @@ def test_a_block_is_handed_out_once_it_is_full_and_only_once(engine):
             assert len(kept.blocks) == num_full and kept.tail is None and kept.state is None
             engine.release(kept)
     assert seen == [0, 1, 2]
+
+
+def test_what_is_being_written_of_one_that_failed_is_not_found_again(engine):
+    ids = list(PROMPT)
+    ids[650] = NAN_ID
+    engine.add(make_request("r", ids), keep=True, behind=True)
+    steps(engine, 6)
+    [kept] = engine.behind(0)
+    assert len(kept.blocks) == 2
+    said = []
+    steps(engine, 3, said)
+    assert said[-1].code == "numeric_error"
+    engine.release(kept)
+    assert engine.load().kv["cached_blocks"] == 0
+    assert not any(engine.resident(key) for key, _ in kept.blocks)
+    engine.check()
 
 
 def test_one_kept_of_a_sequence_is_out_at_a_time(engine):

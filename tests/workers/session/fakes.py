@@ -90,7 +90,7 @@ class FakeTier:
     def __init__(self):
         self.sessions = FakeSessions()
         self.fails, self.commit_fails = None, None
-        self.committed, self.collected = [], 0
+        self.committed, self.collected, self.discarded = [], 0, set()
         self.gate = threading.Event()
         self.gate.set()
 
@@ -101,6 +101,9 @@ class FakeTier:
             raise StaleFence(manifest, "a higher fence")
         self.committed.append(manifest)
         self.sessions.now = manifest
+
+    def discard(self, objects):
+        self.discarded |= objects
 
     def collect(self, forget):
         self.collected += 1

@@ -3,6 +3,7 @@
 import errno
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,32 @@ def test_kv_is_written_at_once_and_named_by_a_manifest(desk):
     assert (manifest.generation, manifest.num_kv, len(manifest.blocks)) == (5, 600, 2)
     assert desk.puts == [("r1", 600, False)]
     desk.until(lambda: desk.store.hash["writing"] == "")
+
+
+@pytest.mark.parametrize("when", ["written", "being written", "waiting"])
+def test_what_was_written_of_a_request_that_failed_goes_out_of_the_files(desk, when):
+    """Its numbers were not finite, and the files kept what they were made of."""
+    if when != "written":
+        shut(desk)
+        desk.writer.put(Suspended(kept_of(512, "other"), is_behind=True))
+    else:
+        desk.writer.start()
+    desk.writer.put(Suspended(replace(kept_of(768), num_reused=300), is_behind=True))
+    desk.until(lambda: when != "written" or desk.released)
+    if when == "being written":
+        desk.tier.gate.set()
+    desk.writer.ended("r1", is_spoiled=True)
+    desk.tier.gate.set()
+    desk.until(lambda: desk.tier.discarded)
+    assert desk.tier.discarded == {("block", bytes([n]) * 32) for n in (1, 2)}
+
+
+def test_what_was_written_of_a_request_that_ended_stays(desk):
+    desk.writer.start()
+    desk.writer.put(Suspended(kept_of(768), is_behind=True))
+    desk.until(lambda: desk.released)
+    desk.writer.ended("r1")
+    assert desk.writer.behind == {} and desk.tier.discarded == set()
 
 
 def test_state_waits_in_ram_until_the_session_idles(desk, monkeypatch):
