@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from anyio.to_thread import run_sync
 from fastapi import FastAPI
 
-from ingest import errors, health, jobs, sessions
+from ingest import errors, health, jobs, listing, sessions
 from ingest.batches import file_routes as files
 from ingest.batches import routes as batches
 from ingest.batches.clerk import Clerk
@@ -38,7 +38,7 @@ def create_app(desk: Desk) -> FastAPI:
     app.state.desk = desk
     app.state.watch = StallWatch()
     app.state.clerk = Clerk(desk)
-    for theme in (openai, models, jobs, sessions, files, batches, health):
+    for theme in (openai, models, jobs, listing, sessions, files, batches, health):
         app.include_router(theme.routes)
     errors.install(app)
     return app

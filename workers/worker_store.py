@@ -18,6 +18,7 @@ from workers.wire import KEEP_S, POOLS, EndEvent, PoolLoad, Request, TokenEvent,
 from workers.wire_fields import end_fields, token_fields
 
 NO_MORE: Final[Mapping[str, int]] = MappingProxyType({})
+FORGET_BATCH: Final = 1000  # jobs of one call: a store is not to be held up by it
 LOAD_TTL_S: Final = 5  # a pool that is silent for so long is gone
 
 
@@ -165,6 +166,11 @@ class WorkerStore(Store):
         """Put back requests that are in no queue and on no worker; force looks at each one."""
         arguments = (self.max_attempts, int(force), *POOLS)
         return texts(self.run("reconcile", [self.keys.active], *arguments))
+
+    def forget_jobs(self) -> None:
+        """Take what has expired out of the lists of jobs."""
+        while self.run("forget_jobs", [self.keys.jobs], FORGET_BATCH) == FORGET_BATCH:
+            pass
 
     def keep(self) -> None:
         """Renew the expiry of the node's keys; forget in RQ's registries what has expired."""

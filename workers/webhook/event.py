@@ -2,7 +2,8 @@
 
     {"type": "job.finished", "timestamp": "2026-11-29T10:00:00.250Z", "data": {"id": ..., ...}}
 
-A request that has ended never changes, so every attempt sends the same bytes under the same id.
+A request that has ended never changes, so every attempt sends the same bytes under the same id. Of
+one that has started only what does not change is told: it may move, or get another class.
 """
 
 import json
@@ -16,6 +17,7 @@ from workers.timings import timings_of
 from workers.wire import split_id
 from workers.wire_fields import end_of
 
+START: Final = ".started"  # of the webhook that tells of the start: ID.started
 BODY_BYTES_MAX: Final = 20_000  # Standard Webhooks wants less than 20 KB; the rest is read by GET
 
 
@@ -24,14 +26,38 @@ def compose(request_id: str, job: Mapping[str, Any]) -> bytes:
 
     A text that would make the body too long stays out (text_omitted), then metadata likewise.
     """
-    data = _data(request_id, job)
-    body = _dump(job, data)
+    return _fitting(job["status"], job["ended_ms"], _data(request_id, job))
+
+
+def compose_start(request_id: str, job: Mapping[str, Any]) -> bytes:
+    """The same of a request that a pool has begun to work on."""
+    tenant, own_id = split_id(request_id)
+    data = {
+        "id": own_id,
+        "tenant": tenant,
+        "status": "running",
+        "model": job.get("model"),
+        "arrival_ms": job.get("arrival_ms"),
+        "started_ms": job["started_ms"],
+        "metadata": job.get("metadata") or {},
+    }
+    return _fitting("started", job["started_ms"], data)
+
+
+def split_name(name: str) -> tuple[str, bool]:
+    """(request id, whether it tells of the start), of what the store calls a webhook."""
+    return name.removesuffix(START), name.endswith(START)
+
+
+def _fitting(what: str, at_ms: int, data: dict[str, Any]) -> bytes:
+    body = _dump(what, at_ms, data)
     for name in ("text", "metadata"):
         if len(body) < BODY_BYTES_MAX:
             break
-        del data[name]
-        data[f"{name}_omitted"] = True
-        body = _dump(job, data)
+        if name in data:
+            del data[name]
+            data[f"{name}_omitted"] = True
+            body = _dump(what, at_ms, data)
     return body
 
 
@@ -62,8 +88,8 @@ def _data(request_id: str, job: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _dump(job: Mapping[str, Any], data: Mapping[str, Any]) -> bytes:
-    ended = datetime.fromtimestamp(job["ended_ms"] / 1000, UTC)
-    timestamp = ended.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    event = {"type": f"job.{job['status']}", "timestamp": timestamp, "data": data}
+def _dump(what: str, at_ms: int, data: Mapping[str, Any]) -> bytes:
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    timestamp = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    event = {"type": f"job.{what}", "timestamp": timestamp, "data": data}
     return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from workers.store import Store
 from workers.webhook.deliver import Outcome, Way, attempt
-from workers.webhook.event import compose, message_id
+from workers.webhook.event import compose, compose_start, message_id, split_name
 from workers.webhook.sign import NoSecret, headers, read_secrets
 from workers.wire import DEFAULT_SECRET
 
@@ -41,12 +41,15 @@ class Sender:
         self.store, self.home, self.configured_secret = store, home, configured_secret
         self.way, self.now = way, now
 
-    def send(self, request_id: str, webhook: Mapping[str, Any]) -> Sent:
-        """webhook: the fields of lockstep:webhook:ID. Raises redis errors."""
+    def send(self, name: str, webhook: Mapping[str, Any]) -> Sent:
+        """webhook: the fields of lockstep:webhook:NAME. Raises redis errors."""
         if "url" not in webhook:
             return Sent(Outcome("dead", error=GONE), b"")
+        request_id, is_start = split_name(name)
         job = self.store.job(request_id)
-        if job is not None and "ended_ms" in job:
+        if job is not None and is_start and "started_ms" in job:
+            body = compose_start(request_id, job)
+        elif job is not None and not is_start and "ended_ms" in job:
             body = compose(request_id, job)
         else:
             body = webhook.get("body", "").encode()  # a replay may outlive the result

@@ -4,7 +4,13 @@ import json
 
 import pytest
 
-from workers.webhook.event import BODY_BYTES_MAX, compose, message_id
+from workers.webhook.event import (
+    BODY_BYTES_MAX,
+    compose,
+    compose_start,
+    message_id,
+    split_name,
+)
 from workers.wire import TERMINAL
 
 FINISHED = {
@@ -109,3 +115,23 @@ def test_the_id_is_that_of_the_request_and_its_end():
 def test_a_tenant_reads_the_id_it_gave():
     data = json.loads(compose("acme--r-1", FINISHED))["data"]
     assert (data["id"], data["tenant"]) == ("r-1", "acme")
+
+
+def test_a_start_says_what_will_not_change():
+    job = {**FINISHED, "status": "running", "model": "m", "arrival_ms": 1, "started_ms": 250}
+    event = json.loads(compose_start("acme--r", job))
+    assert (event["type"], event["timestamp"]) == ("job.started", "1970-01-01T00:00:00.250Z")
+    assert event["data"] == {
+        "id": "r",
+        "tenant": "acme",
+        "status": "running",
+        "model": "m",
+        "arrival_ms": 1,
+        "started_ms": 250,
+        "metadata": {"order": [1, 2]},
+    }
+
+
+def test_the_start_has_a_name_of_its_own():
+    assert split_name("r-1.started") == ("r-1", True)
+    assert split_name("r-1") == ("r-1", False)
