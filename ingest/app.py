@@ -15,6 +15,7 @@ from ingest.desk import Desk
 from ingest.openai import models
 from ingest.openai import routes as openai
 from ingest.pulse import StallWatch
+from ingest.responses import routes as responses
 from ingest.tokens import cancelled
 from workers.log import logger
 from workers.text.text_model import TextModel
@@ -38,7 +39,7 @@ def create_app(desk: Desk) -> FastAPI:
     app.state.desk = desk
     app.state.watch = StallWatch()
     app.state.clerk = Clerk(desk)
-    for theme in (openai, models, jobs, listing, sessions, files, batches, health):
+    for theme in (openai, models, responses, jobs, listing, sessions, files, batches, health):
         app.include_router(theme.routes)
     errors.install(app)
     return app

@@ -226,6 +226,10 @@ class Keys:
         """A tenant's jobs by arrival."""
         return f"{self.prefix}:jobs:{tenant}"
 
+    def response(self, tenant: str, response_id: str) -> str:
+        """A response that is kept for those that follow it."""
+        return f"{self.prefix}:response:{full_id(tenant, response_id)}"
+
     def tokens(self, request_id: str) -> str:
         return f"{self.prefix}:tokens:{request_id}"
 

@@ -21,6 +21,7 @@ from ingest.batches.shelf import FileRecord, NoRoom, Shelf, new_id, pieces
 from ingest.batches.upload import Form, read_form
 from ingest.errors import ApiError
 from ingest.gate import key_of, needs
+from ingest.pages import page_of, whole_number
 from ingest.sse import json_response
 
 routes = APIRouter(dependencies=[needs("jobs")])
@@ -127,18 +128,8 @@ def kept_s(seconds: Any, fields: dict[str, Any]) -> int:
     return (
         KEPT_S
         if seconds is None
-        else whole("expires_after[seconds]", seconds, KEPT_MIN_S, KEPT_MAX_S)
+        else whole_number("expires_after[seconds]", seconds, KEPT_MIN_S, KEPT_MAX_S)
     )
-
-
-def whole(name: str, given: Any, low: int, high: int) -> int:
-    """A whole number in a range, also as text. Raises ApiError."""
-    text = str(given) if isinstance(given, int | str) and not isinstance(given, bool) else ""
-    is_number = text.isascii() and text.isdigit() and len(text) < 10
-    if not is_number or not low <= int(text) <= high:
-        reason = f"{name}: must be an integer from {low} to {high}, got {str(given)[:40]!r}"
-        raise ApiError(400, reason, param=name, code="bad_request")
-    return int(text)
 
 
 def found(shelf: Shelf, tenant: str, file_id: str) -> FileRecord:
@@ -153,7 +144,7 @@ def found(shelf: Shelf, tenant: str, file_id: str) -> FileRecord:
 def page(shelf: Shelf, tenant: str, request: Request) -> dict[str, Any]:
     """Raises ApiError."""
     asked = request.query_params
-    limit = whole("limit", asked.get("limit", str(LIMIT)), 1, LIMIT)
+    limit = whole_number("limit", asked.get("limit", str(LIMIT)), 1, LIMIT)
     order, purpose = asked.get("order", "desc"), asked.get("purpose")
     if order not in ("asc", "desc"):
         raise ApiError(400, "order: must be asc or desc", param="order", code="bad_request")
@@ -161,19 +152,7 @@ def page(shelf: Shelf, tenant: str, request: Request) -> dict[str, Any]:
     records = shelf.records(tenant, newest_first=newest_first, after=asked.get("after", ""))
     wanted = (r for r in records if purpose in (None, r.purpose))
     some = list(islice(wanted, limit + 1))
-    return listed([file_object(r, shelf.num_bytes(tenant, r.id)) for r in some], limit)
-
-
-def listed(objects: list[dict[str, Any]], limit: int) -> dict[str, Any]:
-    """OpenAI's list of at most `limit`; one more says that there are more."""
-    data = objects[:limit]
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-        "has_more": len(objects) > limit,
-    }
+    return page_of([file_object(r, shelf.num_bytes(tenant, r.id)) for r in some], limit)
 
 
 def file_object(record: FileRecord, num_bytes: int) -> dict[str, Any]:

@@ -16,13 +16,14 @@ from fastapi.responses import Response
 
 from ingest.batches.answers import APIS
 from ingest.batches.clerk import Clerk
-from ingest.batches.file_routes import KEPT_MAX_S, KEPT_MIN_S, KEPT_S, found, listed, whole
+from ingest.batches.file_routes import KEPT_MAX_S, KEPT_MIN_S, KEPT_S, found
 from ingest.batches.record import BATCH_ID, Batch, batch_object, window_s
 from ingest.batches.shelf import new_id
 from ingest.body import read_fields
 from ingest.errors import ApiError
 from ingest.gate import key_of, needs
 from ingest.keys import Key
+from ingest.pages import page_of, whole_number
 from ingest.sse import json_response
 
 routes = APIRouter(dependencies=[needs("jobs")])
@@ -49,7 +50,7 @@ async def create(request: Request) -> Response:
 async def list_batches(request: Request) -> Response:
     """One page, in OpenAI's shape of a list."""
     clerk: Clerk = request.app.state.clerk
-    limit = whole("limit", request.query_params.get("limit", str(LIMIT)), 1, LIMIT_MAX)
+    limit = whole_number("limit", request.query_params.get("limit", str(LIMIT)), 1, LIMIT_MAX)
     after = request.query_params.get("after", "")
     return json_response(await run_sync(page, clerk, key_of(request).tenant, limit, after))
 
@@ -120,7 +121,7 @@ def kept_s(given: Any) -> int:
     if not isinstance(given, dict) or given.get("anchor", "created_at") != "created_at":
         raise refused("output_expires_after", "must be an object with anchor created_at")
     name = "output_expires_after.seconds"
-    return whole(name, given.get("seconds"), KEPT_MIN_S, KEPT_MAX_S)
+    return whole_number(name, given.get("seconds"), KEPT_MIN_S, KEPT_MAX_S)
 
 
 def found_input(clerk: Clerk, tenant: str, file_id: str) -> Any:
@@ -144,7 +145,7 @@ def page(clerk: Clerk, tenant: str, limit: int, after: str) -> dict[str, Any]:
     if after and not BATCH_ID.fullmatch(after):
         raise refused("after", "must be the id of a batch")
     ids = islice(clerk.books.ids(tenant, after=after), limit + 1)
-    return listed([shown(clerk, tenant, batch_id) for batch_id in ids], limit)
+    return page_of([shown(clerk, tenant, batch_id) for batch_id in ids], limit)
 
 
 def refused(field: str, sentence: str) -> ApiError:

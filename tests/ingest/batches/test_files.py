@@ -7,7 +7,8 @@ import openai
 import pytest
 
 from ingest.batches import file_routes
-from tests.ingest.batches.conftest import chat_line, jsonl
+from tests.ingest.batches.conftest import Client, chat_line, jsonl
+from tests.ingest.conftest import running
 
 RAW = jsonl([chat_line("a"), chat_line("b")])
 
@@ -103,11 +104,12 @@ def test_the_form_itself_is_right(door):
     assert door.http.post("/v1/files", content=WHOLE, headers=headers).json()["bytes"] == 2
 
 
-def test_a_tenants_room_has_an_end(door, client):
-    door.server.config.app.state.clerk.shelf.tenant_bytes = 3 * len(RAW)
-    client.upload(RAW)
-    with pytest.raises(openai.InternalServerError, match="delete some"):
-        client.upload(RAW * 3)
+def test_a_tenants_room_has_an_end(settings):
+    with running(settings.model_copy(update={"files_tenant_mib": 1})) as door:
+        client = Client(door)
+        client.upload(b"x" * 700_000)
+        with pytest.raises(openai.InternalServerError, match="delete some"):
+            client.upload(b"x" * 700_000)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,124 @@
+"""From the body of a Responses request to the fields of ours (router/schema.py).
+
+What a field of ours may hold is router.admit's business; its refusals are told by the names that
+this API has (NAMES). What cannot be honoured is refused by name; HINTS change nothing here.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ingest.fields import request_fields
+from ingest.responses.items import Json, input_items, messages_of, refused
+
+NAMES: Final[Mapping[str, str]] = {
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "response_format": "text.format",
+}
+AS_THEY_ARE: Final = ("model", "temperature", "top_p", "metadata", "parallel_tool_calls")
+OURS: Final = (  # extra fields of this node, as everywhere else
+    *("sla", "deadline_ms", "session_id", "seed", "stop", "top_k", "min_p", "webhook"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "chat_template_kwargs"),
+)
+HINTS: Final = (
+    *("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier"),
+    *("stream_options", "max_tool_calls", "reasoning"),
+)
+OTHERS: Final = (
+    *("input", "instructions", "max_output_tokens", "tools", "tool_choice", "text", "top_logprobs"),
+    *("include", "stream", "store", "background", "previous_response_id", "truncation"),
+)
+KNOWN: Final = frozenset((*AS_THEY_ARE, *OURS, *HINTS, *OTHERS))
+LOGPROBS: Final = "message.output_text.logprobs"
+INCLUDES: Final = (LOGPROBS, "reasoning.encrypted_content")  # the second holds nothing here
+
+
+def check(body: Mapping[str, Any]) -> None:
+    """Raises ApiError for what this API has and the node has not."""
+    for name, value in body.items():
+        if value is not None and name in ("conversation", "prompt", "context_management"):
+            raise refused(name, "is not offered; use previous_response_id", "unsupported")
+    for name in ("stream", "store", "background"):
+        if not isinstance(body.get(name), bool | None):
+            raise refused(name, "must be true or false")
+    if body.get("truncation") not in (None, "disabled"):
+        raise refused("truncation", "must be disabled: nothing is left out unasked", "unsupported")
+    include = body.get("include") or []
+    if not isinstance(include, list) or any(name not in INCLUDES for name in include):
+        raise refused("include", f"{', '.join(INCLUDES)} are offered", "unsupported")
+
+
+def fields_of(
+    body: Mapping[str, Any], before: Sequence[Json], headers: Mapping[str, str]
+) -> dict[str, Any]:
+    """The request's fields. before: messages of the responses that it follows. Raises ApiError."""
+    fields = request_fields({n: body.get(n) for n in (*AS_THEY_ARE, *OURS)}, headers)
+    told = messages_of(input_items(body.get("input")))
+    instructions = body.get("instructions")
+    if not isinstance(instructions, str | None):
+        raise refused("instructions", "must be a text")
+    system = [{"role": "system", "content": instructions}] if instructions else []
+    fields["messages"] = [*system, *before, *told]
+    if body.get("max_output_tokens") is not None:
+        fields["max_tokens"] = body["max_output_tokens"]
+    if body.get("tools"):
+        fields["tools"] = [tool_of(t, f"tools[{i}]") for i, t in enumerate(listed(body["tools"]))]
+    if body.get("tool_choice") is not None:
+        fields["tool_choice"] = choice_of(body["tool_choice"])
+    response_format = format_of(body.get("text"))
+    if response_format is not None:
+        fields["response_format"] = response_format
+    return fields | logprobs_of(body)
+
+
+def listed(tools: Any) -> list[Any]:
+    if not isinstance(tools, list):
+        raise refused("tools", "must be a list")
+    return tools
+
+
+def tool_of(tool: Any, path: str) -> Json:
+    """A function, as the chat API has it."""
+    if not isinstance(tool, dict):
+        raise refused(path, "must be an object")
+    if tool.get("type") != "function":
+        raise refused(f"{path}.type", f"must be function, got {tool.get('type')!r}", "unsupported")
+    names = ("name", "description", "parameters", "strict")
+    function = {name: tool[name] for name in names if tool.get(name) is not None}
+    return {"type": "function", "function": function}
+
+
+def choice_of(choice: Any) -> Any:
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    if choice in ("none", "auto", "required"):
+        return choice
+    raise refused("tool_choice", "must be none, auto, required, or a function by its name")
+
+
+def format_of(text: Any) -> Json | None:
+    """`text.format` as the chat API's response_format; None: plain text."""
+    if text is None:
+        return None
+    if not isinstance(text, dict):
+        raise refused("text", "must be an object")
+    wanted = text.get("format")
+    if wanted is None:
+        return None
+    if not isinstance(wanted, dict):
+        raise refused("text.format", "must be an object")
+    if wanted.get("type") == "text":
+        return None
+    if wanted.get("type") != "json_schema":
+        return wanted
+    names = ("name", "description", "schema", "strict")
+    schema = {name: wanted[name] for name in names if wanted.get(name) is not None}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def logprobs_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Log probabilities are asked for by `include` or by their number."""
+    top = body.get("top_logprobs")
+    if top is None and LOGPROBS not in (body.get("include") or []):
+        return {}
+    return {"logprobs": True} | ({} if top is None else {"top_logprobs": top})

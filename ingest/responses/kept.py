@@ -1,0 +1,95 @@
+"""Responses that are kept, for GET and for those that follow them: one hash each in Redis.
+
+    lockstep:response:ID    response    the object as it was last known, JSON
+                            input       the items that were sent, JSON
+                            before      ids of the responses that it follows, the first one first
+                            session_id  the session that the node keeps of the conversation
+                            next        the response that goes on with that session; absent: none
+
+It lives as long as results do, and longer while others follow it. The request itself is the job of
+the same id.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+
+from ingest.responses.items import Json
+from workers.store import Store
+
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.decode
+
+
+class Kept(msgspec.Struct):
+    """One kept response. id: the tenant's own."""
+
+    id: str
+    response: Json
+    input: list[Json]
+    before: list[str]
+    session_id: str = ""
+
+    @property
+    def items(self) -> list[Json]:
+        """What was sent and what was answered."""
+        output: list[Json] = self.response.get("output", [])
+        return [*self.input, *output]
+
+
+class Shelf:
+    """All kept responses of a tenant. Its methods ask the store."""
+
+    def __init__(self, store: Store, tenant: str) -> None:
+        self.store, self.tenant = store, tenant
+
+    def key(self, response_id: str) -> str:
+        return self.store.keys.response(self.tenant, response_id)
+
+    def put(self, kept: Kept) -> None:
+        fields = {
+            "response": encode(kept.response),
+            "input": encode(kept.input),
+            "before": " ".join(kept.before),
+            "session_id": kept.session_id,
+        }
+        with self.store.redis.pipeline(transaction=True) as pipeline:
+            pipeline.hset(self.key(kept.id), mapping=cast(dict[Any, Any], fields))
+            pipeline.expire(self.key(kept.id), self.store.result_ttl_s)
+            pipeline.execute()
+
+    def end(self, response_id: str, response: Json) -> None:
+        """What it became; nothing when it was deleted meanwhile."""
+        if self.store.redis.exists(self.key(response_id)):
+            self.store.redis.hset(self.key(response_id), "response", encode(response))
+
+    def read(self, response_ids: Sequence[str]) -> list[Kept | None]:
+        """Each of them, or None; whoever is asked for stays longer."""
+        with self.store.redis.pipeline(transaction=False) as pipeline:
+            for response_id in response_ids:
+                pipeline.hgetall(self.key(response_id))
+                pipeline.expire(self.key(response_id), self.store.result_ttl_s)
+            replies = pipeline.execute()[::2]
+        pairs = zip(response_ids, replies, strict=True)
+        return [_parsed(response_id, raw) if raw else None for response_id, raw in pairs]
+
+    def follows(self, previous_id: str, response_id: str) -> bool:
+        """Whether this one goes on with the session of that one: the first that asks does."""
+        key = self.key(previous_id)
+        return bool(self.store.redis.hsetnx(key, "next", response_id)) or (
+            self.store.redis.hget(key, "next") == response_id.encode()
+        )
+
+    def delete(self, response_id: str) -> bool:
+        return bool(self.store.redis.delete(self.key(response_id)))
+
+
+def _parsed(response_id: str, raw: dict[bytes, bytes]) -> Kept:
+    return Kept(
+        id=response_id,
+        response=decode(raw[b"response"]),
+        input=decode(raw[b"input"]),
+        before=raw[b"before"].decode().split(),
+        session_id=raw[b"session_id"].decode(),
+    )
