@@ -17,13 +17,14 @@ from redis.exceptions import RedisError
 from ingest.app import create_app
 from ingest.connection import Connection
 from ingest.desk import Desk
+from ingest.gate import why_shut
 from ingest.health import problems_of
 from ingest.limits import HEAD_BYTES_MAX, URL_BYTES_MAX, HeadLimits
 from ingest.programs import read_program
 from ingest.pulse import take_pulse
 from ingest.ready import SAID_ELSEWHERE, reachable, ready_lines
 from workers.log import logger
-from workers.settings import settings_or_exit
+from workers.settings import BAD_CONFIG, settings_or_exit
 
 POLL_S = 0.5  # until the node is ready
 GRACE_S = 1  # for answers that are being sent; streams are let go before it
@@ -89,6 +90,7 @@ def config_of(desk: Desk) -> uvicorn.Config:
         ws="none",
         h11_max_incomplete_event_size=URL_BYTES_MAX + HEAD_BYTES_MAX,
         log_config=None,
+        log_level="error",  # what is no HTTP is no news
         access_log=False,
         server_header=False,
         date_header=False,
@@ -96,14 +98,19 @@ def config_of(desk: Desk) -> uvicorn.Config:
     )
 
 
-def main() -> None:
+def main() -> int:
     """Serves until a signal."""
     config = settings_or_exit()
     desk = Desk(config)
+    reason = why_shut(config, desk.store)
+    if reason is not None:
+        logger("api").error(reason)
+        return BAD_CONFIG
     logger("api").info("listening", url=f"http://{config.host}:{config.port}")
     Server(config_of(desk), desk).run()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
-    os._exit(0)  # at once: taking the interpreter apart costs up to a second
+    code = main()
+    os._exit(code)  # at once: taking the interpreter apart costs up to a second

@@ -4,7 +4,8 @@
 
     LOCKSTEP_OPEN=1                  nobody needs a key; one that is known counts
     LOCKSTEP_HOST is loopback        the same, until there is a key
-    else                             401 without a key, 403 without the scope
+    else                             401 without a key, 403 without the scope; the door does not
+                                     open before there is a key
 
 What needs none on loopback is for this machine's own programs: a page of the web that reaches us
 through its reader's browser (DNS rebinding, a form) is told by its Host and Origin, and refused.
@@ -26,6 +27,7 @@ from ingest.keys import ANYBODY, Key, hash_of, read_keys
 from workers.settings import Settings
 from workers.store import Store
 
+STORE_WAIT_S: Final = 0.5  # between two looks for a store that is away
 KEYS_AGE_S: Final = 1.0  # a key that was removed opens nothing after so long
 
 
@@ -113,6 +115,22 @@ class Gate:
         hashes = ((h, key) for key in found.values() for h in (key.secret_hash, key.old_hash))
         self.by_hash = {h: key for h, key in hashes if h}
         self.read_at = time.monotonic()
+
+
+def why_shut(settings: Settings, store: Store) -> str | None:
+    """Why a door on this address must not open; None: it may. Waits for the store's answer."""
+    if settings.open or is_loopback(settings.host):
+        return None
+    while True:
+        try:
+            if read_keys(store):
+                return None
+            return (
+                f"others can reach {settings.host}, and there is no API key: "
+                "run `lockstep key add NAME`, or set LOCKSTEP_OPEN=1"
+            )
+        except (RedisError, OSError):
+            time.sleep(STORE_WAIT_S)
 
 
 def secret_of(headers: Mapping[str, str]) -> str | None:

@@ -296,6 +296,7 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m workers.keeper NAME PROGRAM ARGUMENT...", file=sys.stderr)
         return 2
     name, *program = arguments
+    os.umask(0o077)  # whatever the node writes is its own to read
     try:
         folder = os.path.join(home(), "run")
     except (ValueError, OSError) as error:

@@ -5,12 +5,19 @@ at the first line, not at import, so that importing this file reads no configura
 """
 
 import logging
+import re
 import sys
 import time
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger
+
+HIDDEN: Final = "[hidden]"
+# an API key, a webhook's secret, user and password of a URL, what a client authorises itself with
+SECRET: Final = re.compile(
+    r"(\blsk-|\bwhsec_|\bbearer )[\w.~+/=-]{8,}|(://)[^\s/@'\"]*(?=@)", re.IGNORECASE
+)
 
 
 class Lines:
@@ -46,6 +53,15 @@ def clock(_logger: Any, _method: str, event: EventDict) -> EventDict:
     return event
 
 
+def without_secrets(_logger: Any, _method: str, line: str) -> str:
+    """The finished line without what looks like a secret, and without those of the settings."""
+    from workers.settings import settings
+
+    for secret in settings().secrets:
+        line = line.replace(secret, HIDDEN)
+    return SECRET.sub(lambda found: (found[1] or found[2]) + HIDDEN, line)
+
+
 structlog.configure(
     processors=[
         structlog.processors.add_log_level,
@@ -56,6 +72,7 @@ structlog.configure(
             sort_keys=False,
             exception_formatter=structlog.dev.plain_traceback,
         ),
+        without_secrets,
     ],
     wrapper_class=cast(type[FilteringBoundLogger], at_configured_level),
     logger_factory=lambda *_: Lines(),

@@ -10,6 +10,7 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import quote, urlencode, urlsplit
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
@@ -24,22 +25,40 @@ from pydantic_settings import (
 from workers.sla import BadClass, SlaTable
 
 BAD_CONFIG: Final = 78  # EX_CONFIG
+REDIS_URL: Final = (
+    "must be like redis://user:password@host:6379/0, rediss:// for TLS, or unix://; "
+    "signs in a password as %XX"
+)
 
 
 class Settings(BaseSettings):
     """Frozen after reading."""
 
     model_config = SettingsConfigDict(
-        env_prefix="LOCKSTEP_", toml_file="lockstep.toml", frozen=True, extra="forbid"
+        env_prefix="LOCKSTEP_",
+        toml_file="lockstep.toml",
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,  # it may be a secret
     )
 
     home: Path = Field(default=Path("var"), description="folder of all state")
     redis_url: str | None = Field(
         default=None,
-        pattern=r"^((rediss?|unix)://.*)?$",
+        repr=False,
         description="Redis or Valkey to use; unset: the embedded Valkey",
     )
+    redis_ca: Path | None = Field(
+        default=None,
+        description="certificates that a rediss:// server is trusted by; unset: the system's",
+    )
     store_port: int = Field(default=6390, ge=1, le=65535, description="port of the embedded Valkey")
+    store_password: str | None = Field(
+        default=None,
+        repr=False,
+        pattern=r"^[A-Za-z0-9_.~+/=-]{16,128}$",
+        description="password of the embedded Valkey; unset: all of this machine may ask it",
+    )
     store_fsync: Literal["everysec", "always"] = Field(
         default="everysec", description="when the embedded Valkey syncs its log: everysec or always"
     )
@@ -123,7 +142,7 @@ class Settings(BaseSettings):
         description='classes and what they promise: see "Classes"; in a variable as JSON',
     )
     webhook_secret: str | None = Field(
-        default=None, description="whsec_...; unset: made at first start"
+        default=None, repr=False, description="whsec_...; unset: made at first start"
     )
     webhook_allow: str = Field(
         default="",
@@ -161,6 +180,19 @@ class Settings(BaseSettings):
             raise PydanticCustomError("sla", "{reason}", {"reason": str(error)}) from None
         return tables
 
+    @field_validator("redis_url")
+    @classmethod
+    def check_redis_url(cls, given: str | None) -> str | None:
+        """Raises PydanticCustomError, which does not tell the password."""
+        try:
+            parts = urlsplit(given or "unix://")
+            is_url = parts.scheme in ("redis", "rediss", "unix") and parts.port != 0
+        except ValueError:
+            is_url = False
+        if not is_url:
+            raise PydanticCustomError("redis_url", REDIS_URL)
+        return given
+
     @property
     def classes(self) -> SlaTable:
         """The SLA classes of the node."""
@@ -168,11 +200,31 @@ class Settings(BaseSettings):
 
     @property
     def url(self) -> str:
-        return self.redis_url or f"redis://127.0.0.1:{self.store_port}/0"
+        """The store's, as clients are made of it: it may hold a password (shown_url)."""
+        if not self.redis_url:
+            password = f":{quote(self.store_password, safe='')}@" if self.store_password else ""
+            return f"redis://{password}127.0.0.1:{self.store_port}/0"
+        if self.redis_ca is None or not self.redis_url.startswith("rediss:"):
+            return self.redis_url
+        mark = "&" if urlsplit(self.redis_url).query else "?"
+        return f"{self.redis_url}{mark}{urlencode({'ssl_ca_certs': str(self.redis_ca)})}"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What may stand in no log, of what was set."""
+        password = urlsplit(self.redis_url or "").password
+        words = (self.webhook_secret or "").split()
+        return tuple(word for word in (self.store_password, password, *words) if word)
 
     @property
     def num_threads(self) -> int:
         return self.threads or len(os.sched_getaffinity(0))
+
+
+def shown_url(url: str) -> str:
+    """A store's URL as people may see it: without user, password and options."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def parse_json(given: str) -> Any:
@@ -212,4 +264,6 @@ def complaint(wrong: Any) -> str:
     name = "_".join(map(str, wrong["loc"]))
     if wrong["type"] == "extra_forbidden":
         return f"There is no setting {name!r}: lockstep.toml may hold those of README's table."
-    return f"LOCKSTEP_{name.upper()} is set to {wrong['input']!r}: {wrong['msg']}."
+    is_secret = not Settings.model_fields[name].repr if name in Settings.model_fields else False
+    value = "" if is_secret else f" to {wrong['input']!r}"
+    return f"LOCKSTEP_{name.upper()} is set{value}: {wrong['msg']}."

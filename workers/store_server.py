@@ -3,6 +3,7 @@
     LOCKSTEP_HOME/store/appendonlydir/     Valkey's log of every write (AOF); see store_sync.py
     LOCKSTEP_HOME/store/damaged-TIME/      what the log was before a damaged tail was cut off
     LOCKSTEP_HOME/store/lock               held by the server: one store per home
+    LOCKSTEP_HOME/store/valkey.conf        its password, if it has one
 
 A power loss can leave the log's tail torn or filled with zero bytes, and Valkey refuses to start
 from the latter. So the tail is checked before each start, and cut back to the last whole
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from workers.log import logger
-from workers.settings import BAD_CONFIG, Settings, settings_or_exit
+from workers.settings import BAD_CONFIG, Settings, settings_or_exit, shown_url
 
 PORT_WAIT_S = 2.0  # a store that was just stopped may still hold the port
 
@@ -131,12 +132,23 @@ def lock_store(store: Path) -> None:
     os.set_inheritable(lock, True)
 
 
+def password_file(config: Settings, store: Path) -> list[str]:
+    """The server's own file of settings, for what no process list may show; none: no password."""
+    path = store / "valkey.conf"
+    path.unlink(missing_ok=True)
+    if config.store_password is None:
+        return []
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f"requirepass {config.store_password}\n")
+    return [str(path)]
+
+
 def server_arguments(config: Settings, store: Path) -> list[str]:
     """How the server is started: nothing is evicted, no snapshot is made beside the log."""
     fsync = "always" if config.store_fsync == "always" else "no"  # then store_sync does it
     return [
-        "valkey-server", "--bind", "127.0.0.1", "--port", str(config.store_port),
-        "--dir", str(store),
+        "valkey-server", *password_file(config, store),
+        "--bind", "127.0.0.1", "--port", str(config.store_port), "--dir", str(store),
         "--appendonly", "yes", "--appendfsync", fsync, "--save", "",
         "--maxmemory-policy", "noeviction", "--loglevel", "warning", "--always-show-logo", "no",
         "--hz", "5",  # an idle server wakes half as often; a blocking read may end 0.2 s late
@@ -161,8 +173,7 @@ def become_server(config: Settings) -> NoReturn:
 def main() -> int:
     config = settings_or_exit()
     if config.redis_url:
-        where = re.sub(r"//[^@/]*@", "//", config.redis_url)  # no password in a log
-        log.info("nothing to run: LOCKSTEP_REDIS_URL is set", url=where)
+        log.info("nothing to run: LOCKSTEP_REDIS_URL is set", url=shown_url(config.redis_url))
         os.execvp("sleep", ["sleep", "infinity"])  # a hundredth of our memory
     try:
         become_server(config)

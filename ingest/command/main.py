@@ -28,7 +28,6 @@ COMMANDS: Final[Mapping[str, Place]] = {
     "cancel": Place("request", "cancel", "end a request early"),
     "promote": Place("promote", "promote", "give a request another class, also while it runs"),
     "status": Place("status", "status", "a request's status, or the node's"),
-    "jobs": Place("jobs", "jobs", "what was asked for lately: by state, class, session, time"),
     "dead": Place("dead", "app", "what could not be run or delivered; send it again"),
     "model": Place("model", "app", "add a GGUF file, list what is there"),
     "key": Place("key", "app", "API keys of the HTTP door: add, list, rotate, remove"),
@@ -53,6 +52,7 @@ variables (README, "Configuration")."""
 
 def main() -> None:
     """Entry point of the `lockstep` script."""
+    os.umask(0o077)  # sessions, models, secrets: whatever is written is its owner's to read
     sys.exit(run(sys.argv[1:]))
 
 
@@ -132,12 +132,9 @@ def refusals_of_store() -> type[Exception]:
 
 def store_url() -> str:
     """The store's address without its password."""
-    from urllib.parse import urlsplit
+    from workers.settings import settings, shown_url
 
-    from workers.settings import settings
-
-    parts = urlsplit(settings().url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return shown_url(settings().url)
 
 
 def configuration_errors() -> tuple[type[Exception], ...]:

@@ -56,6 +56,7 @@ class Unbroken:
 
 def main(arguments: list[str]) -> int:
     sys.stdout = cast(TextIO, Unbroken(sys.stdout))
+    os.umask(0o077)  # whatever the node writes is its own to read
     if arguments == ["prepare"]:
         return prepare()
     if arguments == ["honcho"]:
