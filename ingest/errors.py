@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from workers.log import logger
-from workers.store import is_full
+from workers.store import is_busy, is_full
 
 RETRY_STORE_S: Final = 2  # how soon it is worth asking again when the store is away
 RETRY_FULL_S: Final = 10  # and when it takes nothing more
@@ -169,6 +169,8 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(redis.exceptions.ResponseError)
     async def refused_by_store(request: Request, error: Exception) -> Response:
+        if is_busy(error):
+            return await without_store(request, error)
         if not is_full(error):
             return await unforeseen(request, error)
         return error_response(store_full(), request.url.path)

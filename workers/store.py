@@ -359,3 +359,8 @@ class Store:
 def is_full(error: Exception) -> bool:
     """Whether the store refuses writes, for its memory is full or its disk (MISCONF)."""
     return isinstance(error, OutOfMemoryError) or str(error).startswith("MISCONF")
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether the store answers nobody just now: somebody's script runs too long in it."""
+    return str(error).startswith("BUSY ")

@@ -3,10 +3,14 @@
 import contextlib
 import resource
 import socket
+import threading
+import time
 
 import httpx
 import openai
 import pytest
+from redis import Redis
+from redis.exceptions import RedisError
 
 from tests.ingest.conftest import running
 
@@ -182,6 +186,39 @@ def test_a_full_store_answers_503_and_the_door_takes_requests_again(door, capfd)
         redis.config_set("maxmemory", 0)
     assert "Traceback" not in capfd.readouterr().err
     assert door.http.post("/v1/jobs", json={"prompt": "x"}).status_code == 202
+
+
+def test_a_store_that_runs_somebodys_endless_script_is_away(door, capfd):
+    """Found by tests/chaos: its BUSY was told as an internal error."""
+    redis = door.desk.store.redis
+    other = Redis.from_url(door.desk.store.url)
+    redis.config_set("busy-reply-threshold", 10)
+    thread = threading.Thread(target=run_for_ever, args=(other,))
+    thread.start()
+    try:
+        wait_until_busy(redis)
+        response = door.http.post("/v1/jobs", json={"prompt": "x"})
+        assert (response.status_code, error_of(response)["code"]) == (503, "store_away")
+        assert int(response.headers["retry-after"]) > 0
+    finally:
+        redis.script_kill()
+        thread.join()
+        redis.config_set("busy-reply-threshold", 5000)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def run_for_ever(redis):
+    with contextlib.suppress(RedisError):  # killed
+        redis.eval("while true do end", 0)
+
+
+def wait_until_busy(redis):
+    while True:
+        try:
+            redis.ping()
+        except RedisError:
+            return
+        time.sleep(0.01)
 
 
 def test_without_the_model_requests_get_503(settings, tmp_path):
