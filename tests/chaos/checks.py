@@ -21,7 +21,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from tests.chaos.moody_receiver import Delivery
 from tests.chaos.reference import reference_of
-from tests.chaos.storm import Storm, burden
+from tests.chaos.storm import Storm, burdens
 from workers.wire import GROUP, TERMINAL, EndEvent, Request, TokenEvent
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def violations(storm: Storm) -> list[str]:
         *webhooks(storm, jobs),
         *left(storm),
         *files(storm),
-        *burdens(storm),
+        *heavier(storm),
         *(f"client: {what}" for what in storm.record.wrong),
     ]
     return [what[:600] for what in found]
@@ -346,9 +346,8 @@ def touched_files(storm: Storm) -> bool:
     return any(name in ("flipped_bits", "cut_files") for _, name, _ in storm.outcome.faults)
 
 
-def burdens(storm: Storm) -> Iterator[str]:
-    for name, process in storm.node.all_running():
-        descriptors, mib = burden(process)
+def heavier(storm: Storm) -> Iterator[str]:
+    for name, (descriptors, mib) in burdens(storm.node).items():
         before, mib_before = storm.baseline.get(name, (descriptors, mib))
         if descriptors > before + MORE_DESCRIPTORS:
             yield f"burden: {name} has {descriptors} descriptors, {before} at the start"

@@ -28,6 +28,7 @@ from workers.wire import TERMINAL
 
 CLIENTS = 3
 LOOK_S = 0.1
+LOAD_S = 5.0  # clients ask for so long at least
 CALM_S = 60.0  # until the node must be whole again
 
 
@@ -179,12 +180,13 @@ class Storm:
         self.node.write_procfile(linked=any(fault.linked for fault in self.faults))
         self.node.start()
         self.phase("whole")
-        self.baseline = {name: burden(p) for name, p in self.node.all_running()}
+        self.baseline = burdens(self.node)
         url = f"http://127.0.0.1:{self.node.to_receiver.port}/hook"
         self.clients = [
             Client(self.node, self.record, self.seed, number, url) for number in range(CLIENTS)
         ]
         threading.Thread(target=self.watch, daemon=True).start()
+        begin = time.monotonic()
         for client in self.clients:
             client.start()
         self.sleep(0.5, 1.5)
@@ -195,6 +197,7 @@ class Storm:
             except (RedisError, psutil.Error) as error:  # the fault before it is still felt
                 self.note(f"not to the end: {type(error).__name__}")
             self.sleep(0.2, 2 * self.pace_s)
+        time.sleep(max(0.0, LOAD_S - (time.monotonic() - begin)))
 
     def calm(self) -> None:
         """No more faults, no more requests; everything may recover."""
@@ -232,6 +235,10 @@ class Storm:
                 self.seen.ends[request_id] = end
 
 
-def burden(process: psutil.Process) -> tuple[int, int]:
-    """(open descriptors, MiB resident)."""
-    return process.num_fds(), process.memory_info().rss >> 20
+def burdens(node: ChaosNode) -> dict[str, tuple[int, int]]:
+    """Of each program: (open descriptors, MiB resident)."""
+    found = {}
+    for name, process in node.all_running():
+        with suppress(psutil.NoSuchProcess):
+            found[name] = (process.num_fds(), process.memory_info().rss >> 20)
+    return found

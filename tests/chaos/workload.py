@@ -23,7 +23,7 @@ from workers.store import Store
 from workers.wire import END_ENTRY_ID, SLA_CLASSES, TERMINAL, Keys
 
 KINDS = 24  # different prompts; what they become is computed once
-PACE_S = 0.22  # of one client, on average
+PACE_S = 0.16  # of one client, on average
 PATIENCE_S = 90.0
 STORY = "Tell me about a lighthouse keeper and the sea. "
 DEEDS = ("cancel", "promote", "promote", "move", "double", "follow", "delete", "fork", "-", "-")
@@ -149,14 +149,14 @@ class Client(threading.Thread):
         number = self.chance.randrange(KINDS)
         drawn = random.Random(number)
         prompt = STORY * drawn.choice([0, 0, 1, 5, 12]) + f"Fact number {number}:"
-        length = drawn.choice([1, 2, 8, 24, 60])
+        length = drawn.choice([1, 4, 40, 160, 400])
         body = {"prompt": prompt, "max_tokens": length, "seed": number}
         return body | {"temperature": drawn.choice([0, 0.8])}
 
     def turn(self, request_id: str) -> dict[str, Any]:
         said = f"Say {request_id}. " * self.chance.choice([1, 1, 8])
         messages = [{"role": "user", "content": said}]
-        tokens = self.chance.choice([1, 6, 16])
+        tokens = self.chance.choice([1, 6, 30, 90])
         return {"messages": messages, "max_tokens": tokens, "temperature": 0.8, "seed": self.sent}
 
     def send(self, asked: Asked, door: str) -> None:
@@ -192,6 +192,7 @@ class Client(threading.Thread):
         is_end = path != "/v1/jobs" and answer.status_code != 500  # of the request, as it is told
         if answer.status_code not in (200, 202) and not is_end:
             self.record.wrong.append(f"{path} {asked.id}: {answer.status_code} {answer.text}")
+            return None if answer.status_code == 500 else "refused"
         return "accepted"
 
     def by_fields(self, asked: Asked) -> str:

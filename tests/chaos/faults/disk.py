@@ -89,6 +89,7 @@ def put(path: Path, data: bytes) -> None:
     aside = path.with_name(f".chaos-{path.name}")
     try:
         aside.write_bytes(data)
+        aside.chmod(0o600)
         os.replace(aside, path)
     except OSError:  # the node has taken it away, or the disk is full
         aside.unlink(missing_ok=True)

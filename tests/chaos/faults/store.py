@@ -115,12 +115,9 @@ def suspended_workers(storm: Storm) -> None:
 
 
 def busy_store(storm: Storm) -> None:
-    """A command that takes seconds holds up all others."""
-    try:
-        storm.node.store.redis.execute_command("DEBUG", "SLEEP", "2")
-    except RedisError:  # not allowed there: a script does it as well
-        text = "local n = 0 for i = 1, tonumber(ARGV[1]) do n = n + i % 7 end return n"
-        storm.node.store.redis.eval(text, 0, 150_000_000)
+    """Somebody's script takes seconds: all others wait, and after five of them hear BUSY."""
+    text = "local n = 0 for i = 1, tonumber(ARGV[1]) do n = n + i % 7 end return n"
+    storm.node.store.redis.eval(text, 0, storm.chance.choice([60, 150, 250]) * 1_000_000)
 
 
 def insist_on(action: Callable[[], object]) -> None:
