@@ -31,8 +31,7 @@ from workers.log import logger
 from workers.settings import Settings
 from workers.store import Store
 from workers.text.text_model import TextModel
-from workers.wire import END_ENTRY_ID, TERMINAL, EndEvent, Keys, Request
-from workers.wire_fields import end_of
+from workers.wire import END_ENTRY_ID, EndEvent, Keys, Request
 
 if TYPE_CHECKING:
     from workers.session.files import KvTier
@@ -188,7 +187,6 @@ class Visit:
     def ended(self, end: EndEvent) -> None:
         """The answer is complete."""
         self.leave()
-        self.visitors.desk.metrics.saw_end(end.sla or self.request.sla, end)
 
     def leave(self) -> bool:
         """The answer is complete, or the client has gone.

@@ -39,7 +39,7 @@ class Pulse:
     ends: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by class and status
     for_session: int = 0
     promises: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by class, and what
-    placements: Mapping[str, int] = field(default_factory=dict)  # by kind of plan
+    placements: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by plan, and why
     refusals: Mapping[str, int] = field(default_factory=dict)  # by code
 
     def vitals(self) -> dict[str, Vital]:
@@ -92,7 +92,7 @@ def take_pulse(store: Store) -> Pulse:
         for_session=for_session,
         ends={class_and_status(name): int(count) for name, count in ends.items()},
         promises={class_and_status(name): int(count) for name, count in promises.items()},
-        placements={name.decode(): int(count) for name, count in placements.items()},
+        placements={class_and_status(name): int(count) for name, count in placements.items()},
         refusals={name.decode(): int(count) for name, count in refusals.items()},
     )
 

@@ -33,13 +33,18 @@ class SlaMetrics(Collector):
             "code",
             self.pulse.refusals,
         )
-        yield counters(
-            "lockstep_placements",
-            "requests by what was planned: the pools of prefill and decode",
-            "plan",
-            self.pulse.placements,
-        )
+        yield self._placements(self.pulse.placements)
         yield from self._predictions(self.pulse)
+
+    def _placements(self, counts: Mapping[tuple[str, str], int]) -> Metric:
+        family = CounterMetricFamily(
+            "lockstep_placements",
+            "requests by what was planned, the pools of prefill and decode, and the kind of reason",
+            labels=["plan", "why"],
+        )
+        for (plan, why), count in counts.items():
+            family.add_metric([plan, why or "unplanned"], count)
+        return family
 
     def _promises(self, counts: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
         ends = CounterMetricFamily(

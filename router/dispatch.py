@@ -28,7 +28,7 @@ def dispatch(store: Store, entry: Entry, request: Request, plan: Plan) -> str:
         request=request,
         pool=plan.pool,
         reason=plan.reason,
-        plan=Planned(kind=plan.kind, then_pool=plan.then, predicted_ttft_ms=ttft_ms),
+        plan=Planned(kind=plan.kind, why=plan.why, then_pool=plan.then, predicted_ttft_ms=ttft_ms),
     )
     log.debug(outcome, id=request.id, sla=entry.sla, plan=plan.kind)
     return outcome

@@ -59,7 +59,7 @@ class Plan:
              the second; "wait": held, and asked again; "refuse": not run
     pool     whose queue it goes into; "" when it waits or is refused
     then     the pool that goes on after the first token; None: the same
-    reason   a sentence for a person
+    reason   a sentence for a person; why: its kind, one word, counted in /metrics
     wait_ms, ttft_ms, tpot_ms   predicted, from now; None: nothing is
     forever  of "refuse": True: never on this node as it is; False: it is too much just now
     field    of "refuse": the request's field that asks for too much
@@ -76,6 +76,7 @@ class Plan:
     forever: bool = False
     field: str = "max_tokens"
     retry_ms: float | None = None
+    why: str = ""
 
 
 def place(
@@ -138,7 +139,8 @@ def by_preference(
     best = next((pool for pool in order if places_for(wanted.sla, pool, table) > 0), None)
     if best is None:
         return Plan("wait", "", f"waits for room in the queue of {order[0].name}")
-    return Plan(best.name, best.name, why(best.name, fitting, pools, home))
+    reason = why(best.name, fitting, pools, home)
+    return Plan(best.name, best.name, reason, why="home" if best.name == home else "preferred")
 
 
 def why(pool: str, fitting: Sequence[PoolView], pools: Sequence[PoolView], home: str | None) -> str:
@@ -201,17 +203,20 @@ def choose(wanted: Wanted, ways: Sequence[Way], table: SlaTable) -> Plan:
     fast, others = ways[0], ways[1:]
     full = pressure(wanted, fast.pool, table)
     if fast.has_room and full <= FULL and fast.strain <= 1:
-        return plan(fast, "has room")
+        return plan(fast, "has room", "room")
     relieving = [way for way in others if way.has_room and way.strain <= SAFE and way.relief > 0]
     if relieving:
         best = max(relieving, key=lambda way: way.relief)
-        return plan(best, f"keeps the promise, and {fast.pool.name} is {shown_part(full)} full")
+        because = f"keeps the promise, and {fast.pool.name} is {shown_part(full)} full"
+        return plan(best, because, "relief")
     sooner = [way for way in others if way.has_room and is_worth_it(way, fast)]
     if fast.strain > 1 and sooner:
         best = min(sooner, key=lambda way: way.strain)
-        return plan(best, f"is sooner than {fast.pool.name}, where much waits")
+        return plan(best, f"is sooner than {fast.pool.name}, where much waits", "sooner")
     if fast.has_room:
-        return plan(fast, "the fastest pool" if others else "the only pool that holds it")
+        if others:
+            return plan(fast, "the fastest pool", "fastest")
+        return plan(fast, "the only pool that holds it", "only")
     told = fast.forecast
     reason = f"waits for room in {fast.pool.name}, about {shown_ms(told.wait_ms)}"
     return Plan("wait", "", reason, None, told.wait_ms, told.ttft_ms, told.tpot_ms)
@@ -225,7 +230,7 @@ def is_worth_it(way: Way, fast: Way) -> bool:
     return way.strain < fast.strain and (way.strain <= 1 or 2 * way.strain <= fast.strain)
 
 
-def plan(way: Way, because: str) -> Plan:
+def plan(way: Way, because: str, kind_of_reason: str) -> Plan:
     """A way as a plan, with a sentence that names the pools and what is predicted."""
     told, name = way.forecast, way.pool.name
     kind = name if way.then is None else f"{name}+{way.then.name}"
@@ -233,7 +238,8 @@ def plan(way: Way, because: str) -> Plan:
     expected = f"first token in {shown_ms(told.ttft_ms)}, then {shown_ms(told.tpot_ms)} a token"
     reason = f"{where}: {because}; {expected}"
     then = None if way.then is None else way.then.name
-    return Plan(kind, name, reason, then, told.wait_ms, told.ttft_ms, told.tpot_ms)
+    times = (told.wait_ms, told.ttft_ms, told.tpot_ms)
+    return Plan(kind, name, reason, then, *times, why=kind_of_reason)
 
 
 def shown_ms(ms: float) -> str:

@@ -31,6 +31,7 @@ VOCABULARY = {
     "workers.placed",
     "workers.promises",
     "workers.timings",
+    "workers.histograms",
     "workers.traceparent",
     "workers.job_list",
     "workers.script",

@@ -204,7 +204,7 @@ class Store:
             raise RateLimited(told)
         outcome = text(told)
         if outcome in ("routed", "waits"):
-            self.count(self.keys.placements, plan.kind or pool)
+            self.count(self.keys.placements, f"{plan.kind or pool} {plan.why or 'unplanned'}")
         return outcome
 
     def refuse(

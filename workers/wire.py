@@ -105,10 +105,12 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
     kind               "gpu", "cpu", "gpu+cpu", "cpu+gpu": who prefills and decodes; "": not said
     then_pool          the pool that decodes after the prefill; None: the one that prefills
+    why                the kind of the reason, one word (router/placement.py); "": not said
     predicted_ttft_ms  ms from arrival to the first token; None: nothing was predicted
     """
 
     kind: str = ""
+    why: str = ""
     then_pool: str | None = None
     predicted_ttft_ms: float | None = None
 
@@ -331,6 +333,8 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     waiting_blocks  KV blocks that requests want which it has claimed and has no memory for yet
     output_tokens   of requests that ended lately, by class: fading means; absent: none has
     by_class        requests that it has claimed, by class
+    step_ms, batch  mean duration of a step lately; sequences of the last one; 0: there was none
+    histograms      of times and sizes, since it began (workers/histograms.py)
     """
 
     pool: str
@@ -355,3 +359,6 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     waiting_blocks: int = 0
     output_tokens: dict[str, float] = msgspec.field(default_factory=dict)
     by_class: dict[str, int] = msgspec.field(default_factory=dict)
+    step_ms: float = 0.0
+    batch: int = 0
+    histograms: dict[str, list[float]] = msgspec.field(default_factory=dict)

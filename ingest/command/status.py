@@ -82,11 +82,19 @@ def pulse_object(pulse: Pulse, classes: list[Row]) -> dict[str, Any]:
         "streams": pulse.streams,
         "queues": pulse.queues,
         "ended": ends,
-        "placements": pulse.placements,
+        "placements": by_plan(pulse.placements),
         "refusals": pulse.refusals,
         "num_routers": pulse.num_routers,
         "loads": msgspec.to_builtins(pulse.loads),
     }
+
+
+def by_plan(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    """How many requests were placed by each plan, and why."""
+    plans: dict[str, dict[str, int]] = {}
+    for (plan, why), count in counts.items():
+        plans.setdefault(plan, {})[why or "unplanned"] = count
+    return plans
 
 
 def show_node(pulse: Pulse, classes: list[Row], as_json: bool) -> None:

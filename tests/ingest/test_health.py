@@ -70,7 +70,10 @@ def test_a_pool_that_loads_is_not_ready(door, node):
 
 
 def test_metrics_tell_of_requests_times_queues_and_pools(door, node):
-    node.report(running=3, capacity=16, free_blocks=60, cost=CostModel(fixed_ms=9, error=0.25))
+    told = [*[0.0] * 3, 2.0, 1.0, *[0.0] * 12, 0.07]  # two of 10 to 25 ms, one of 25 to 50
+    told = {"ttft standard": told, "step": [3.0, *[0.0] * 15, 0.002]}
+    cost = CostModel(fixed_ms=9, error=0.25)
+    node.report(running=3, capacity=16, free_blocks=60, cost=cost, histograms=told)
     door.openai.chat.completions.create(model="tiny", messages=HELLO)
     door.http.post("/v1/chat/completions", json={})
     door.http.post("/v1/chat/completions", json={"messages": HELLO, "sla": "urgent"})
@@ -79,13 +82,16 @@ def test_metrics_tell_of_requests_times_queues_and_pools(door, node):
         'lockstep_requests_accepted_total{door="chat",sla="standard"} 1.0',
         'lockstep_requests_ended_total{outcome="finished",sla="standard"} 1.0',
         'lockstep_requests_refused_total{code="bad_request"} 1.0',
-        'lockstep_output_tokens_total{sla="standard"} 4.0',
-        'lockstep_ttft_seconds_bucket{le="0.01",sla="standard"} 0.0',
-        'lockstep_ttft_seconds_bucket{le="0.025",sla="standard"} 1.0',
-        'lockstep_tpot_seconds_count{sla="standard"} 1.0',
-        'lockstep_queue_seconds_count{sla="standard"} 1.0',
-        'lockstep_queue_length{queue="standard"} 0.0',
-        'lockstep_pool_running{pool="cpu",worker="stub"} 3.0',
+        "lockstep_time_to_first_token_seconds_bucket{"
+        'le="0.01",pool="cpu",sla="standard",worker="stub"} 0.0',
+        "lockstep_time_to_first_token_seconds_bucket{"
+        'le="0.05",pool="cpu",sla="standard",worker="stub"} 3.0',
+        'lockstep_time_to_first_token_seconds_count{pool="cpu",sla="standard",worker="stub"} 3.0',
+        'lockstep_step_time_seconds_sum{pool="cpu",worker="stub"} 0.002',
+        'lockstep_num_requests_waiting{queue="standard"} 0.0',
+        'lockstep_num_requests_running{pool="cpu",worker="stub"} 3.0',
+        'lockstep_kv_usage_ratio{pool="cpu",tier="ram",worker="stub"} 0.0625',
+        'lockstep_placements_total{plan="cpu",why="unplanned"} 1.0',
         'lockstep_pool_ready{pool="cpu",worker="stub"} 1.0',
         'lockstep_cost_error{pool="cpu",worker="stub"} 0.25',
     ):

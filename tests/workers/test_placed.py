@@ -36,9 +36,10 @@ def test_a_plan_stands_in_the_job_and_is_counted(store):
     route(store)
     job = store.job("r1")
     assert (job["plan"], job["then_pool"], job["predicted_ttft_ms"]) == ("gpu+cpu", "cpu", 123.5)
-    route(store, "r2", plan=Planned(kind="cpu"))
-    route(store, "r3", plan=Planned(kind="cpu"))
-    assert store.redis.hgetall(store.keys.placements) == {b"gpu+cpu": b"1", b"cpu": b"2"}
+    route(store, "r2", plan=Planned(kind="cpu", why="room"))
+    route(store, "r3", plan=Planned(kind="cpu", why="room"))
+    counted = store.redis.hgetall(store.keys.placements)
+    assert counted == {b"gpu+cpu unplanned": b"1", b"cpu room": b"2"}
     assert "then_pool" not in store.job("r2")
 
 

@@ -43,6 +43,7 @@ from workers.engine.kept import Kept
 from workers.engine.limits import EngineLimits, kv_shape_of
 from workers.engine.load import EngineLoad, load_of
 from workers.engine.memory import Memory
+from workers.engine.metrics import Meter
 from workers.engine.parking import Parking
 from workers.engine.payload import sizes_of
 from workers.engine.reuse import Reuse
@@ -122,6 +123,7 @@ class Engine:
         self._table = table
         self._timer = timer or (lambda: now_ms() / 1000)
         self._cost = StepCost()
+        self._meter = Meter()
         self._memory = Memory(BlockPool(limits.num_blocks), states, home=self._home)
         self._scheduler = Scheduler(
             self._memory,
@@ -308,7 +310,7 @@ class Engine:
 
     def load(self) -> EngineLoad:
         kv = self._memory.load() | {"computed_prompt_tokens": self._num_prompt_computed}
-        return load_of(self._scheduler, self._tokens.tokens_per_s, kv)
+        return load_of(self._scheduler, self._tokens.tokens_per_s, kv, self._meter)
 
     def rest(self) -> None:
         """Give memory that nobody wants back to the system: for a pool that idles.
@@ -347,7 +349,9 @@ class Engine:
         self._advance(scheduled, begin_ms)
         outputs = self._emit(batch, logits)
         self._worked_ms = self._now_ms()
-        self._cost.observe(1000 * (self._timer() - begin), work)
+        step_ms = 1000 * (self._timer() - begin)
+        self._cost.observe(step_ms, work)
+        self._meter.step(step_ms, len(scheduled))
         return outputs
 
     def _forward(self, scheduled: Items[Scheduled], batch: Batch) -> F32:
@@ -387,6 +391,7 @@ class Engine:
                 outputs.append(self._end(sequence, NUMERIC_ERROR))
                 continue
             outputs.append(Output(sequence.id, event))
+            self._meter.token(sequence.sla.name, sequence.times)
             if sequence.finish_reason is not None:
                 outputs.append(self._end(sequence, finished(sequence.finish_reason)))
         return outputs
@@ -398,6 +403,9 @@ class Engine:
         elif sequence.keep:
             kept = self._hand_out(sequence)
         self._forget(sequence)
+        if ending.status == "finished":
+            lengths = (sequence.num_prompt, sequence.num_output)
+            self._meter.finished(sequence.sla.name, sequence.times, self._now_ms(), lengths)
         return Output(sequence.id, end_event(sequence, ending), kept)
 
     def _hand_out(self, sequence: Sequence) -> Kept:

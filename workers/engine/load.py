@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from workers.cost import CostModel
+from workers.engine.metrics import Meter
 from workers.engine.scheduler import Scheduler
 
 
@@ -17,6 +18,8 @@ class EngineLoad:
     waiting_blocks  KV blocks that those want which wait without memory
     step_tokens     of one step at most
     is_short        whoever is first waits for memory, not for a place
+    step_ms, batch  mean duration of a step lately; sequences of the last one
+    histograms      of times and sizes (workers/histograms.py)
     """
 
     running: int
@@ -32,9 +35,14 @@ class EngineLoad:
     waiting_blocks: int = 0
     step_tokens: int = 0
     is_short: bool = False
+    step_ms: float = 0.0
+    batch: int = 0
+    histograms: dict[str, list[float]] = field(default_factory=dict)
 
 
-def load_of(scheduler: Scheduler, tokens_per_s: float, kv: dict[str, float]) -> EngineLoad:
+def load_of(
+    scheduler: Scheduler, tokens_per_s: float, kv: dict[str, float], meter: Meter
+) -> EngineLoad:
     """kv: what the memory counts."""
     pool = scheduler.memory.pool
     decoding = [s for s in scheduler.running if s.num_uncached == 1]
@@ -57,4 +65,7 @@ def load_of(scheduler: Scheduler, tokens_per_s: float, kv: dict[str, float]) -> 
         waiting_blocks=sum([s.num_blocks_wanted for s in scheduler.waiting if not s.blocks]),
         step_tokens=scheduler.max_step_tokens,
         is_short=scheduler.short is not None,
+        step_ms=meter.step_ms,
+        batch=meter.batch,
+        histograms=meter.told(),
     )

@@ -4,14 +4,17 @@
     └──────────────────── TTFT ──────────────────────────────┘
 
 What an owner did not see itself it does not report: after a resume, queue time and TTFT are None,
-and TPOT is that of the tokens made since.
+and TPOT is that of the tokens made since. ITL is the time from one token to the next.
 """
 
 from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from workers.histograms import OF_CLASS, OF_POOL, Histogram
+
 RATE_WINDOW_MS: Final = 10_000
+STEP_FADE: Final = 0.9  # of the mean duration of a step: the last ten or so count
 
 
 @dataclass(slots=True)
@@ -24,6 +27,7 @@ class Times:
     last_token_ms: int | None = None
     num_tokens: int = 0
     resumed: bool = False
+    gap_ms: int | None = None  # between the last two tokens
 
     def scheduled(self, now_ms: int) -> None:
         """A step takes the sequence up; only the first counts."""
@@ -32,8 +36,10 @@ class Times:
 
     def token(self, now_ms: int) -> None:
         """An output token was made."""
-        if self.first_token_ms is None:
+        if self.last_token_ms is None:
             self.first_token_ms = now_ms
+        else:
+            self.gap_ms = max(0, now_ms - self.last_token_ms)
         self.last_token_ms = now_ms
         self.num_tokens += 1
 
@@ -77,3 +83,61 @@ class TokenRate:
     def _forget(self, now_ms: int) -> None:
         while self._steps and self._steps[0][0] <= now_ms - RATE_WINDOW_MS:
             self._total -= self._steps.popleft()[1]
+
+
+class Meter:
+    """What an engine counts for /metrics, since it began; times of requests by class.
+
+    step_ms  fading mean duration of a step       batch  sequences of the last one
+    """
+
+    def __init__(self) -> None:
+        self.step_ms = 0.0
+        self.batch = 0
+        self._histograms: dict[str, Histogram] = {}
+
+    def step(self, ms: float, num_sequences: int) -> None:
+        """A step of so many sequences took so long."""
+        fade = STEP_FADE if self.batch > 0 else 0.0
+        self.step_ms = fade * self.step_ms + (1 - fade) * ms
+        self.batch = num_sequences
+        self._of("step", "").observe(ms / 1000)
+        self._of("batch", "").observe(float(num_sequences))
+
+    def token(self, sla: str, times: Times) -> None:
+        """A sequence of this class has got a token."""
+        if times.gap_ms is not None:
+            self._of("itl", sla).observe(times.gap_ms / 1000)
+
+    def finished(self, sla: str, times: Times, now_ms: int, lengths: tuple[int, int]) -> None:
+        """A sequence of this class has finished; what is not known of it counts nowhere.
+
+        lengths: tokens of prompt and answer
+        """
+        self._of("prompt", sla).observe(float(lengths[0]))
+        self._of("output", sla).observe(float(lengths[1]))
+        self._times("queue", sla, times.queue_ms)
+        self._times("ttft", sla, times.ttft_ms)
+        self._times("tpot", sla, times.tpot_ms)
+        self._times("e2e", sla, float(max(0, now_ms - times.arrival_ms)))
+        first, last, begun = times.first_token_ms, times.last_token_ms, times.scheduled_ms
+        if first is not None and last is not None and not times.resumed:
+            self._times("decode", sla, float(last - first))
+            if begun is not None:
+                self._times("prefill", sla, float(max(0, first - begun)))
+
+    def told(self) -> dict[str, list[float]]:
+        """By quantity and class (workers/histograms.py)."""
+        return {name: histogram.told() for name, histogram in self._histograms.items()}
+
+    def _times(self, quantity: str, sla: str, ms: float | None) -> None:
+        if ms is not None:
+            self._of(quantity, sla).observe(ms / 1000)
+
+    def _of(self, quantity: str, sla: str) -> Histogram:
+        name = f"{quantity} {sla}" if sla else quantity
+        found = self._histograms.get(name)
+        if found is None:
+            shape = OF_CLASS[quantity] if sla else OF_POOL[quantity]
+            found = self._histograms[name] = Histogram(shape.bounds)
+        return found

@@ -67,4 +67,7 @@ def with_load(
         waiting_blocks=load.waiting_blocks,
         output_tokens=dict(outputs.means),
         by_class=dict(Counter(classes)),
+        step_ms=load.step_ms,
+        batch=load.batch,
+        histograms=load.histograms,
     )

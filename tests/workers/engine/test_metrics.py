@@ -1,6 +1,7 @@
 """Times and rates are what metrics.py defines."""
 
-from workers.engine.metrics import Times, TokenRate
+from workers.engine.metrics import Meter, Times, TokenRate
+from workers.histograms import OF_CLASS, SECONDS, Histogram
 
 
 def test_times_of_a_request():
@@ -39,3 +40,42 @@ def test_the_rate_forgets_after_ten_seconds():
     assert rate.tokens_per_s(6_000) == 5.0
     assert rate.tokens_per_s(10_000) == 2.0
     assert rate.tokens_per_s(15_000) == 0.0
+
+
+def test_a_meter_counts_each_time_in_its_bucket_by_class():
+    meter, times = Meter(), Times(arrival_ms=1000)
+    times.scheduled(1020)
+    for now_ms in (1050, 1060, 1080):
+        times.token(now_ms)
+        meter.token("batch", times)
+    meter.finished("batch", times, 1100, (7, 3))
+    told = meter.told()
+    sums = {"queue": 0.02, "ttft": 0.05, "prefill": 0.03, "decode": 0.03, "e2e": 0.1, "itl": 0.03}
+    sums |= {"tpot": 0.015, "prompt": 7.0, "output": 3.0}
+    assert {name: row[-1] for name, row in told.items()} == {
+        f"{k} batch": v for k, v in sums.items()
+    }
+    assert sum(told["itl batch"][:-1]) == 2 and sum(told["ttft batch"][:-1]) == 1
+    assert told["ttft batch"][SECONDS.index(0.05)] == 1  # a bucket holds its own upper end
+
+
+def test_a_resumed_request_counts_only_what_was_seen():
+    meter, times = Meter(), Times(arrival_ms=0, resumed=True)
+    times.scheduled(10)
+    times.token(20)
+    meter.finished("batch", times, 30, (7, 1))
+    assert {name.split()[0] for name in meter.told()} == {"e2e", "prompt", "output"}
+
+
+def test_the_step_is_a_fading_mean():
+    meter = Meter()
+    for ms in (10.0, 20.0):
+        meter.step(ms, 4)
+    assert (meter.step_ms, meter.batch) == (11.0, 4)
+    assert meter.told()["step"][-1] == 0.03
+
+
+def test_what_is_above_all_buckets_is_counted():
+    histogram = Histogram(OF_CLASS["ttft"].bounds)
+    histogram.observe(1e9)
+    assert histogram.told()[-2] == 1

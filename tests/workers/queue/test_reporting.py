@@ -2,6 +2,7 @@
 
 from tests.workers.engine.played import Played
 from workers.engine.load import load_of
+from workers.engine.metrics import Meter
 from workers.queue.reporting import Outputs, with_load
 from workers.wire import PoolLoad, Usage
 
@@ -10,7 +11,9 @@ def told(pool, outputs=None):
     """What a pool with this scheduler reports."""
     bare = PoolLoad(pool="cpu", worker="w", state="ready")
     classes = [sequence.sla.name for sequence in pool.here]
-    return with_load(bare, load_of(pool.scheduler, 0.0, {}), None, classes, outputs or Outputs())
+    return with_load(
+        bare, load_of(pool.scheduler, 0.0, {}, Meter()), None, classes, outputs or Outputs()
+    )
 
 
 def test_what_is_left_of_prompts_is_told_by_class():
