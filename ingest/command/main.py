@@ -28,6 +28,7 @@ COMMANDS: Final[Mapping[str, Place]] = {
     "cancel": Place("request", "cancel", "end a request early"),
     "promote": Place("promote", "promote", "give a request another class, also while it runs"),
     "status": Place("status", "status", "a request's status, or the node's"),
+    "jobs": Place("jobs", "jobs", "what was asked for lately: by state, class, session, time"),
     "dead": Place("dead", "app", "what could not be run or delivered; send it again"),
     "model": Place("model", "app", "add a GGUF file, list what is there"),
     "key": Place("key", "app", "API keys of the HTTP door: add, list, rotate, remove"),
