@@ -180,6 +180,15 @@ class ChaosNode(Node):
             [*command, *words], env=self.environment, cwd=ROOT, capture_output=True, text=True
         )
 
+    def left_over(self) -> list[str]:
+        """Processes of the node that still run."""
+        found = []
+        for process in self.seen.values():
+            with suppress(psutil.NoSuchProcess):  # also: it has just become a zombie
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(" ".join(process.cmdline()))
+        return found
+
     def end_all(self) -> None:
         """Whatever happened: no process, no mount, no folder is left."""
         if hasattr(self, "honcho"):
