@@ -151,12 +151,9 @@ def is_loopback(host: str) -> bool:
 
 def refuse_strangers(headers: Mapping[str, str]) -> None:
     """Raises ApiError 403 for what a browser sends on behalf of a page that is not ours."""
-    hosts = [
-        urlsplit(f"//{headers.get('host', '')}"),
-        urlsplit(headers.get("origin", "//localhost")),
-    ]
+    places = (f"//{headers.get('host', '')}", headers.get("origin", "//localhost"))
     try:
-        is_ours = all(is_loopback(parts.hostname or "") for parts in hosts)
+        is_ours = all(is_loopback(urlsplit(place).hostname or "") for place in places)
     except ValueError:
         is_ours = False
     if not is_ours:
