@@ -25,6 +25,9 @@ HEADERS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "kernels/cpu").glob("
 COMPILED = [  # hot typed code; each also runs uncompiled
     "kernels/cpu/host.py",
     "workers/engine/scheduler.py",
+    "workers/engine/places.py",
+    "workers/engine/patience.py",
+    "workers/engine/shortage.py",
     "workers/engine/line.py",
     "workers/engine/pace.py",
     "workers/engine/chunks.py",

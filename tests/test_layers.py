@@ -49,6 +49,7 @@ PLAYED = {
     "workers.engine.cost",
     "workers.engine.memory",
     "workers.engine.pace",
+    "workers.engine.patience",
     "workers.engine.scheduler",
     "workers.engine.sequence",
     "kv_tier.block_pool",

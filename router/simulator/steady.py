@@ -11,7 +11,8 @@ from typing import Final
 
 from workers.engine.chunks import Scheduled
 from workers.engine.pace import decodes_of
-from workers.engine.scheduler import Scheduler, patience_ms
+from workers.engine.patience import patience_ms
+from workers.engine.scheduler import Scheduler
 
 NEVER: Final = 1 << 62  # ms
 
@@ -52,7 +53,7 @@ def unserved(scheduler: Scheduler) -> list[int]:
     """When each class of which nobody runs has waited too long."""
     served = {sequence.level for sequence in scheduler.running}
     found = []
-    for level, line in scheduler._lines.items():
+    for level, line in scheduler.places.lines.items():
         if line.num_members and level not in served:
             patience = [patience_ms(s) for s in scheduler.waiting if s.level == level]
             found.append(line.served_ms + min(patience, default=0))
@@ -64,5 +65,5 @@ def repeated(scheduler: Scheduler, parts: list[Scheduled], times: int, now_ms: i
     for part in parts:
         sequence = part.sequence
         sequence.served_ms = now_ms
-        line = scheduler._lines[sequence.level]
+        line = scheduler.places.lines[sequence.level]
         line.serve(sequence.request.tenant, times, now_ms)

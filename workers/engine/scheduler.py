@@ -14,7 +14,7 @@ slot for their state. A sequence may get it with a known beginning (memory.py): 
 begins behind that.
 
 Who is first:
-  1. a class that got nothing for longer than its patience (patience_ms): one of it, guarded against
+  1. a class that got nothing for longer than its patience (patience.py): one of it, guarded against
      being displaced for an eighth of that time
   2. the more urgent class; in a class who was displaced, who is suspended, then the line (line.py:
      the tenant that had least, of its sequences the one that is due first)
@@ -27,7 +27,7 @@ scheduler puts what they have computed into files and back (suspend, to_resume, 
 cannot just leaves to_suspend alone: then the urgent one waits for memory.
 
 Invariants, checked by check() after every step in the tests:
-  1. a sequence is in exactly one of line, displaced, running, suspended; all are in order
+  1. a sequence is in exactly one of line, displaced, running, suspended, in order (places.py)
   2. running and displaced ones hold all their memory, so that nothing running can fail for it; the
      others hold none
   3. tokens of one step <= max_step_tokens, running sequences <= max_batch <= max_step_tokens
@@ -37,20 +37,17 @@ waits that could run, but for guarded ones.
 
 from bisect import insort
 from collections.abc import Sequence as Items
-from typing import Final
 
 from workers.engine.chunks import FIRST_CHUNK, UNLIMITED_MS, Scheduled, prefill_of
 from workers.engine.cost import StepCost
-from workers.engine.line import Line, rank_of
+from workers.engine.line import rank_of
 from workers.engine.memory import Memory
 from workers.engine.pace import decodes_of, prefill_room_ms
+from workers.engine.patience import end_guards, guard, starved_of
+from workers.engine.places import Places
 from workers.engine.sequence import Sequence
+from workers.engine.shortage import has_room, victims_of
 from workers.sla import SlaTable
-
-GUARD_SHARE: Final = 8  # a class that was starved is guarded for this part of its patience
-PATIENCE_LEAST_MS: Final = 8_000
-PATIENCE_MOST_MS: Final = 120_000
-DEADLINE_SHARE: Final = 30  # of a class that promises an end, not a first token
 
 
 class Scheduler:
@@ -74,11 +71,11 @@ class Scheduler:
         self.max_step_tokens = max_step_tokens
         self.budget_ms = budget_ms
         self.chunk = chunk
-        self.running: list[Sequence] = []
-        self.displaced: list[Sequence] = []  # wait for a place, and hold their memory
-        self.suspended: list[Sequence] = []
+        self.places = Places()
+        self.running = self.places.running
+        self.displaced = self.places.displaced
+        self.suspended = self.places.suspended
         self.short: Sequence | None = None  # is first, and waits for memory
-        self._lines: dict[int, Line] = {}  # by level
         self._num_added = 0
 
     # --- who is here ---
@@ -86,24 +83,18 @@ class Scheduler:
     @property
     def waiting(self) -> list[Sequence]:
         """All that do not run, about in the order in which they will."""
-        waiting: list[Sequence] = []
-        for level in sorted(self._lines):
-            waiting += [s for s in self.displaced if s.level == level]
-            waiting += [s for s in self.suspended if s.level == level]
-            waiting += self._lines[level]
-        return waiting
+        return self.places.waiting
 
     @property
     def num_waiting(self) -> int:
-        in_line = sum([len(line) for line in self._lines.values()])
-        return in_line + len(self.displaced) + len(self.suspended)
+        return self.places.num_waiting
 
     def add(self, sequence: Sequence) -> None:
         """It waits; among equals of rank the one added first goes first."""
         self._num_added += 1
         self._rank(sequence, self._num_added)
-        self._join(sequence)
-        self._lines[sequence.level].add(sequence)
+        self.places.join(sequence)
+        self.places.stand_in_line(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """It has ended, or is somebody else's now: its memory is free."""
@@ -115,23 +106,22 @@ class Scheduler:
         place = self._take_out(sequence)
         sequence.reclass(name, table)
         self._rank(sequence, sequence.rank[2])
-        self._join(sequence)
+        self.places.join(sequence)
         if place is None:
-            self._lines[sequence.level].add(sequence)
+            self.places.stand_in_line(sequence)
         else:
             insort(place, sequence, key=rank_of)
 
     def preempt(self, sequence: Sequence) -> None:
         """It is displaced: others have its place in the batch; it goes on where it was."""
-        self.running.remove(sequence)
-        insort(self.displaced, sequence, key=rank_of)
+        self.places.displace(sequence)
 
     def start_over(self, sequence: Sequence) -> None:
         """One that holds memory gives all of it back and waits for it again, in its rank."""
-        (self.running if sequence in self.running else self.displaced).remove(sequence)
+        self.places.give_memory_up(sequence)
         sequence.num_cached = 0
         self.memory.free(sequence)
-        self._lines[sequence.level].add(sequence)
+        self.places.stand_in_line(sequence)
 
     def can_ever_run(self, sequence: Sequence) -> bool:
         """False: its longest end does not fit even into an empty engine."""
@@ -145,37 +135,19 @@ class Scheduler:
     # --- memory that is short ---
 
     def to_suspend(self, num_promised: int = 0) -> list[Sequence]:
-        """Whose memory the first one needs, the least urgent first; all that is needed, or none.
+        """Whose memory the first one needs (shortage.py). Good after admit.
 
-        Of a class those first that do not run, then those that are due last. Good after admit.
         num_promised: blocks that will be free soon, without anybody's help.
         """
         head = self.short
-        if head is None:
-            return []
-        pool, states = self.memory.pool, self.memory.states
-        need = head.num_blocks_wanted - pool.num_free - num_promised
-        is_short_of_slots = states is not None and not states.can_allocate
-        if need <= 0 and (not is_short_of_slots or num_promised > 0):
-            return []
-        victims: list[Sequence] = []
-        holders = self.displaced[::-1] + self.running[::-1]
-        for victim in sorted(holders, key=lambda s: -s.level):
-            if victim.level <= head.level or victim.guarded_until > 0:
-                continue
-            victims.append(victim)
-            need -= sum([pool.holders(block_id) == 1 for block_id in victim.blocks])
-            if need <= 0:
-                return victims
-        return []
+        return [] if head is None else victims_of(head, self.places, self.memory, num_promised)
 
     def suspend(self, sequence: Sequence) -> None:
         """What it has computed is somebody's to write; it is away until that is done."""
         assert not sequence.blocks, f"{sequence.id} still holds its memory"
-        (self.running if sequence in self.running else self.displaced).remove(sequence)
+        self.places.suspend(sequence)
         sequence.num_cached = 0
         sequence.is_away = True
-        insort(self.suspended, sequence, key=rank_of)
 
     def written(self, sequence: Sequence) -> None:
         """What a suspended one has computed is in files: it may be brought back."""
@@ -186,10 +158,7 @@ class Scheduler:
         head = self.short
         if head is None or head not in self.suspended or head.is_away:
             return None
-        states = self.memory.states
-        if head.num_blocks_wanted > self.memory.pool.num_free:
-            return None
-        if states is not None and not states.can_allocate:
+        if not has_room(head, self.memory):
             return None
         head.is_away = True
         return head
@@ -198,7 +167,7 @@ class Scheduler:
         """A suspended one is back: it waits for its memory, and then for nothing else."""
         self.suspended.remove(sequence)
         sequence.is_away = False
-        self._lines[sequence.level].add(sequence)
+        self.places.stand_in_line(sequence)
 
     # --- one step ---
 
@@ -223,18 +192,18 @@ class Scheduler:
             sequence = part.sequence
             sequence.served_ms = now_ms
             tenant = sequence.request.tenant
-            self._lines[sequence.level].serve(tenant, part.num_tokens, now_ms)
+            self.places.lines[sequence.level].serve(tenant, part.num_tokens, now_ms)
         return parts
 
     def admit(self, now_ms: int) -> None:
         """Who is first gets memory and a place; whoever is less urgent gives way at once."""
         self.short = None
-        self._end_guards(now_ms)
-        starved = self._starved(now_ms)
+        end_guards(self.running, now_ms)
+        starved = starved_of(self.places, now_ms)
         if starved is not None:
             self._let_in(starved)
             if starved in self.running:
-                starved.guarded_until = now_ms + patience_ms(starved) // GUARD_SHARE
+                guard(starved, now_ms)
         while True:
             sequence = self._first()
             if sequence is None or not self._let_in(sequence):
@@ -242,21 +211,8 @@ class Scheduler:
 
     def check(self) -> None:
         """Assert the invariants but those of memory, which Memory.check holds."""
-        places = (self.running, self.displaced, self.suspended)
-        ids = [sequence.id for sequence in self.running + self.waiting]
-        assert len(set(ids)) == len(ids), ids
-        for place in places:
-            assert place == sorted(place, key=rank_of), [sequence.id for sequence in place]
+        self.places.check()
         assert len(self.running) <= self.max_batch, len(self.running)
-        for sequence in self.running + self.displaced:
-            assert sequence.blocks, sequence.id
-            assert sequence.num_cached < len(sequence.token_ids) <= sequence.max_length, sequence.id
-        for sequence in self.suspended:
-            assert not sequence.blocks and sequence.num_cached == 0, sequence.id
-        for line in self._lines.values():
-            line.check()
-            assert not any(sequence.blocks for sequence in line)
-        assert len(ids) == sum(line.num_members for line in self._lines.values())
 
     def check_order(self) -> None:
         """Assert that nobody runs for whom a more urgent one that could run waits.
@@ -275,15 +231,7 @@ class Scheduler:
         """While somebody waits for memory, only those who have theirs are asked."""
         if self.short is not None:
             return self.displaced[0] if self.displaced else None
-        for level in sorted(self._lines):
-            for place in (self.displaced, self.suspended):
-                for sequence in place:
-                    if sequence.level == level:
-                        return sequence
-            head = self._lines[level].head()
-            if head is not None:
-                return head
-        return None
+        return self.places.first()
 
     def _let_in(self, sequence: Sequence) -> bool:
         """Run it, or note that it waits for memory. False: there is no place for it, nor for
@@ -300,11 +248,7 @@ class Scheduler:
             return True
         if victim is not None:
             self.preempt(victim)
-        if sequence in self.displaced:
-            self.displaced.remove(sequence)
-        else:
-            self._lines[sequence.level].remove(sequence)
-        insort(self.running, sequence, key=rank_of)
+        self.places.run(sequence)
         return True
 
     def _least_urgent(self) -> Sequence | None:
@@ -313,25 +257,6 @@ class Scheduler:
             if sequence.guarded_until == 0:
                 return sequence
         return None
-
-    def _starved(self, now_ms: int) -> Sequence | None:
-        """The first of a class that got nothing for longer than it is to wait; the most urgent of
-        such classes. The most urgent of all waits for nobody but those who are guarded."""
-        levels = [level for level, line in self._lines.items() if line.num_members > 0]
-        for level in sorted(levels)[1:]:
-            line = self._lines[level]
-            everybody = self.running + self.displaced + self.suspended
-            mine = [s for s in everybody if s.level == level]
-            head = mine[0] if mine else line.head()
-            assert head is not None, level
-            if now_ms - line.served_ms >= patience_ms(head) and head.guarded_until == 0:
-                return head
-        return None
-
-    def _end_guards(self, now_ms: int) -> None:
-        for sequence in self.running:
-            if 0 < sequence.guarded_until <= now_ms:
-                sequence.guarded_until = 0
 
     # --- the step's tokens ---
 
@@ -354,33 +279,8 @@ class Scheduler:
         prompt_ms = model.prefill_ms_of(sequence.num_uncached, 0, self.max_step_tokens)
         return int(prompt_ms + num_output * model.step_ms(1, sequence.max_length))
 
-    # --- lines ---
-
-    def _join(self, sequence: Sequence) -> None:
-        line = self._lines.get(sequence.level)
-        if line is None:
-            line = self._lines[sequence.level] = Line()
-        line.join(sequence.request.tenant, sequence.request.arrival_ms)
-
     def _take_out(self, sequence: Sequence) -> list[Sequence] | None:
         """It is nowhere now. Where it was; None: in its line."""
-        line = self._lines[sequence.level]
-        found = None
-        for place in (self.running, self.displaced, self.suspended):
-            if sequence in place:
-                place.remove(sequence)
-                found = place
-        if found is None:
-            line.remove(sequence)
-        line.leave(sequence.request.tenant)
         if self.short is sequence:
             self.short = None
-        return found
-
-
-def patience_ms(sequence: Sequence) -> int:
-    """How long its class waits without any service before one of it goes first: as long as the
-    first token is promised in, or a part of the deadline."""
-    sla = sequence.sla
-    promised = sla.ttft_ms or (sla.deadline_ms or 0) // DEADLINE_SHARE or PATIENCE_MOST_MS
-    return min(max(promised, PATIENCE_LEAST_MS), PATIENCE_MOST_MS)
+        return self.places.take_out(sequence)
