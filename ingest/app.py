@@ -8,6 +8,7 @@ from anyio.to_thread import run_sync
 from fastapi import FastAPI
 
 from ingest import errors, health, jobs, listing, sessions
+from ingest.anthropic import routes as anthropic
 from ingest.batches import file_routes as files
 from ingest.batches import routes as batches
 from ingest.batches.clerk import Clerk
@@ -39,7 +40,7 @@ def create_app(desk: Desk) -> FastAPI:
     app.state.desk = desk
     app.state.watch = StallWatch()
     app.state.clerk = Clerk(desk)
-    for theme in (openai, models, responses, jobs, listing, sessions, files, batches, health):
+    for theme in (openai, anthropic, models, responses, jobs, listing, sessions, files, batches, health):
         app.include_router(theme.routes)
     errors.install(app)
     return app
