@@ -3,7 +3,7 @@
 --
 -- A request never fails for its place in a list: of a key of another type nothing is written.
 --
--- P:jobs:TENANT  ids by arrival ms        P:jobs  ids of ended ones by the second their hash expires
+-- P:jobs:TENANT  ids by arrival ms      P:jobs  ids of ended ones by the second their hash expires
 
 local function job_list_key(id)
   return P .. ':jobs:' .. (string.match(id, '^(%w+)%-%-') or 'default')
