@@ -22,6 +22,8 @@ from workers.log import logger
 from workers.text.text_model import TextModel
 
 MODEL_RETRY_S = 1.0
+APIS = (openai, models, responses, anthropic)  # those that clients know from elsewhere
+THEMES = (*APIS, jobs, listing, sessions, files, batches, health)
 
 
 def create_app(desk: Desk) -> FastAPI:
@@ -40,7 +42,7 @@ def create_app(desk: Desk) -> FastAPI:
     app.state.desk = desk
     app.state.watch = StallWatch()
     app.state.clerk = Clerk(desk)
-    for theme in (openai, anthropic, models, responses, jobs, listing, sessions, files, batches, health):
+    for theme in THEMES:
         app.include_router(theme.routes)
     errors.install(app)
     return app
