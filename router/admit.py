@@ -1,7 +1,8 @@
 """Is it a request? A pure function from a client's fields to a Request, or to a Reject.
 
 The front door calls it before it accepts anything, and the router for whatever comes from a
-stream. The limits of admission stand in sampling.py, prompt.py and fields.py, which it calls;
+stream. The limits of admission stand in sampling.py, prompt.py, messages.py, answer_form.py and
+fields.py, which it calls;
 schema.py publishes them.
 
 An absent id becomes CLASS-<entry id>, an absent max_tokens all that the context leaves, an absent
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from router.answer_form import answer_form
 from router.entry import from_strings
 from router.fields import (
     check_version,
@@ -29,7 +31,7 @@ from router.fields import (
     sla_of,
     webhook_of,
 )
-from router.prompt import prompt_of, source_of
+from router.prompt import prompt_of, source_of, variables_of
 from router.refusal import Refused, shown
 from router.sampling import sampling_params
 from workers.address import Networks
@@ -169,7 +171,10 @@ def request_of(
     model, sla_class = model_of(values, door.text.name), sla_of(values, sla, door.classes)
     deadline_ms, metadata = deadline_of(values, arrival_ms), metadata_of(values)
     session_id, mode = session_of(values)
-    prompt = prompt_of(values, door.text, None if session_id is None else mode)
+    variables = variables_of(values, door.text)
+    form = answer_form(values, door.text, variables)
+    session_mode = None if session_id is None else mode
+    prompt = prompt_of(values, door.text, variables, form.tools, session_mode)
     room, why = room_after(prompt.num_tokens, door, source_of(values))
     return Request(
         id=sender.request_id,
@@ -179,13 +184,21 @@ def request_of(
         sla=sla_class,
         arrival_ms=arrival_ms,
         deadline_ms=deadline_ms,
-        params=sampling_params(values, request_id=sender.request_id, room=room, why_room=why),
+        params=sampling_params(
+            values,
+            request_id=sender.request_id,
+            room=room,
+            why_room=why,
+            vocab_size=door.text.vocab_size,
+        ),
         webhook=sender.webhook,
         metadata=metadata,
         session_id=session_id,
         session_mode=mode,
         messages=prompt.messages,
         variables=dict(prompt.variables),
+        tools=form.tools if prompt.messages else (),
+        grammar=form.grammar,
         traceparent=traceparent_of(values.get("traceparent")),
     )
 

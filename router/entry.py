@@ -30,8 +30,9 @@ NUMBERS: Final = (
 )
 JSON_FIELDS: Final = (
     *("messages", "chat_template_kwargs", "token_ids", "metadata", "echo"),
-    *("tools", "functions", "response_format", "logit_bias"),
+    *("tools", "functions", "response_format", "logit_bias", "parallel_tool_calls"),
 )
+TEXT_OR_JSON: Final = ("stop", "tool_choice")  # JSON if it begins like a list, a text or a map
 
 
 def read_entry(entry: Mapping[bytes, bytes]) -> tuple[dict[str, Any], bool]:
@@ -78,7 +79,7 @@ def from_string(name: str, value: str) -> Any:
         return value == "true"
     if name in NUMBERS:
         return parse_number(value)
-    if name == "webhook" or (name == "stop" and value.startswith(("[", '"'))):
+    if name == "webhook" or (name in TEXT_OR_JSON and value.startswith(("[", '"', "{"))):
         return parse_json(name, value)
     return value
 

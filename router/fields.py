@@ -26,20 +26,19 @@ METADATA_BYTES_MAX: Final = 16_384  # as JSON
 METADATA_DEPTH_MAX: Final = 8
 
 ONE_ANSWER: Final = "must be 1: send a request for each answer, with choice 0, 1, ..."
-NO_TOOLS: Final = "tools are not offered in this version"
+NO_FUNCTIONS: Final = "is not offered; use tools and tool_choice"
 NOT_OFFERED: Final = "is not offered in this version"
 
 # What this version cannot honour: the values that ask for nothing, and the sentence for the others.
 UNSUPPORTED: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
     "n": ((1,), ONE_ANSWER),
     "best_of": ((1,), ONE_ANSWER),
-    "tools": (([],), NO_TOOLS),
-    "tool_choice": (("none", "auto"), NO_TOOLS),
-    "functions": (([],), NO_TOOLS),
-    "function_call": (("none", "auto"), NO_TOOLS),
-    "response_format": (({"type": "text"},), "only {'type': 'text'} is offered in this version"),
-    "logit_bias": (({},), NOT_OFFERED),
-    "echo": ((False,), NOT_OFFERED),
+    "functions": (([],), NO_FUNCTIONS),
+    "function_call": (("none", "auto"), NO_FUNCTIONS),
+    "modalities": ((["text"],), "only ['text'] is offered"),
+    "audio": ((), NOT_OFFERED),
+    "web_search_options": ((), NOT_OFFERED),
+    "echo": ((False,), "is a field of /v1/completions only"),
     "suffix": (("",), NOT_OFFERED),
 }
 

@@ -8,16 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from router.messages import fits, messages_of
 from router.refusal import Refused, shown, text_of
 from workers.text.template import TemplateError
 from workers.text.text_model import TextModel
 
 SOURCES: Final = ("prompt", "messages", "token_ids")
-ROLES: Final = ("system", "developer", "user", "assistant")  # developer is OpenAI's newer system
-BYTES_PER_TOKEN_MAX: Final = 32  # no text has more bytes than this for each token of the context
 VARIABLES: Final = "chat_template_kwargs"  # as vLLM has it, {"enable_thinking": false}
 VARIABLES_MAX, VARIABLE_BYTES_MAX = 16, 1024
 VARIABLE: Final = re.compile(r"[a-z][a-z_]{0,63}")
+EFFORT: Final = "reasoning_effort"  # OpenAI's, for templates that know it, or enable_thinking
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 OWN_VARIABLES: Final = ("messages", "add_generation_prompt", "bos_token", "eos_token", "tools")
 
 
@@ -31,23 +32,28 @@ class Prompt:
 
     token_ids: tuple[int, ...]
     num_tokens: int
-    messages: tuple[dict[str, str], ...] = ()
+    messages: tuple[dict[str, Any], ...] = ()
     variables: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
 
 def prompt_of(
-    values: Mapping[str, Any], text: TextModel, session_mode: str | None = None
+    values: Mapping[str, Any],
+    text: TextModel,
+    variables: Mapping[str, Any],
+    tools: Sequence[Mapping[str, Any]] = (),
+    session_mode: str | None = None,
 ) -> Prompt:
     """The prompt of a request, rendered and encoded: 1 to context_length - 1 ids.
 
+    variables, tools  what the template is told beside the messages
     session_mode  of a request that belongs to a session; its messages are only measured
     """
     source = source_of(values)
-    variables = variables_of(values.get(VARIABLES, {}))
     if source == "messages":
         messages = messages_of(values[source], text)
-        token_ids = rendered(messages, text, variables, session_mode)
-    elif variables:
+        told = {**variables, "tools": list(tools)} if tools else variables
+        token_ids = rendered(messages, text, told, session_mode)
+    elif values.get(VARIABLES):
         raise Refused(VARIABLES, "goes with messages only, for only they are rendered")
     else:
         token_ids = READERS[source](values[source], text)
@@ -107,8 +113,25 @@ def from_token_ids(value: Any, text: TextModel, field: str = "token_ids") -> lis
     return list(value)
 
 
-def variables_of(value: Any) -> dict[str, bool | int | float | str]:
-    """What a client tells the chat template beside the messages."""
+def variables_of(values: Mapping[str, Any], text: TextModel) -> dict[str, bool | int | float | str]:
+    """What a client tells the chat template beside the messages.
+
+    reasoning_effort counts where the template has a use for it, and is ignored elsewhere.
+    """
+    told: dict[str, bool | int | float | str] = {}
+    if EFFORT in values:
+        effort = values[EFFORT]
+        if effort not in EFFORTS:
+            raise Refused(EFFORT, f"must be one of {', '.join(EFFORTS)}, got {shown(effort)}")
+        if text.knows_variable(EFFORT):
+            told[EFFORT] = effort
+        elif text.knows_variable("enable_thinking"):
+            told["enable_thinking"] = effort != "none"
+    return told | given_variables(values.get(VARIABLES, {}))
+
+
+def given_variables(value: Any) -> dict[str, bool | int | float | str]:
+    """Those of chat_template_kwargs."""
     if not isinstance(value, Mapping) or len(value) > VARIABLES_MAX:
         allowed = f"must be a map of at most {VARIABLES_MAX} names"
         raise Refused(VARIABLES, f"{allowed}, got {shown(value)}")
@@ -129,19 +152,8 @@ def is_long(item: bool | int | float | str) -> bool:
     return isinstance(item, int) and abs(item) >= 1 << 53
 
 
-def messages_of(value: Any, text: TextModel) -> list[dict[str, str]]:
-    """A conversation as the chat API has it."""
-    if not isinstance(value, list | tuple) or not value:
-        raise Refused("messages", f"must be a list of at least one message, got {shown(value)}")
-    if len(value) >= text.context_length:
-        raise Refused("messages", f"must be fewer than {text.context_length}, got {len(value)}")
-    messages = [message(f"messages[{index}]", item) for index, item in enumerate(value)]
-    fits("messages", sum(len(item["content"].encode()) for item in messages), text)
-    return messages
-
-
 def rendered(
-    messages: Sequence[dict[str, str]],
+    messages: Sequence[Mapping[str, Any]],
     text: TextModel,
     variables: Mapping[str, Any],
     session_mode: str | None,
@@ -157,55 +169,6 @@ def rendered(
             reason = f"the model's chat template refuses them: {error}"
             raise Refused("messages", reason) from error
         return [token_id for item in messages for token_id in text.encode(item["content"])]
-
-
-def message(field: str, value: Any) -> dict[str, str]:
-    """One message as role and content, both strings."""
-    if not isinstance(value, Mapping):
-        raise Refused(field, f"must be a map with role and content, got {shown(value)}")
-    role = value.get("role")
-    if role in ("tool", "function") or value.get("tool_calls") or value.get("function_call"):
-        raise Refused(field, "tools are not offered in this version")
-    if role not in ROLES:
-        raise Refused(f"{field}.role", f"must be one of {', '.join(ROLES)}, got {shown(role)}")
-    content = value.get("content")
-    return {
-        "role": "system" if role == "developer" else str(role),
-        "content": content_of(f"{field}.content", content),
-    }
-
-
-def content_of(field: str, value: Any) -> str:
-    """A string, or a list of text parts, which are joined."""
-    if isinstance(value, list | tuple):
-        return "".join(part_of(f"{field}[{index}]", part) for index, part in enumerate(value))
-    if not isinstance(value, str):
-        raise Refused(field, f"must be a string or a list of text parts, got {shown(value)}")
-    return text_of(field, value)
-
-
-def part_of(field: str, value: Any) -> str:
-    if not isinstance(value, Mapping):
-        raise Refused(field, f"must be a map with type and text, got {shown(value)}")
-    if value.get("type") != "text":
-        kind = shown(value.get("type"))
-        raise Refused(
-            field,
-            f"must have the type 'text' (images, audio and files are not offered), got {kind}",
-        )
-    return text_of(f"{field}.text", value.get("text"))
-
-
-def fits(field: str, num_bytes: int, text: TextModel) -> None:
-    """Refuses a text that is too long for any context before time is spent on its tokens."""
-    most = text.context_length * BYTES_PER_TOKEN_MAX
-    if num_bytes > most:
-        raise Refused(
-            field,
-            f"has {num_bytes} bytes of text; at most {most} are looked at "
-            f"for a model's context of {text.context_length} tokens",
-            "context_length_exceeded",
-        )
 
 
 READERS: Final[Mapping[str, Callable[[Any, TextModel], list[int]]]] = {

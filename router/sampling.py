@@ -1,5 +1,6 @@
 """From a request's fields to SamplingParams: the range of every parameter, and nothing guessed."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -48,14 +49,19 @@ RANGES: Final[Mapping[str, Range]] = {  # as OpenAI and vLLM have them
 }
 LOGPROBS: Final = Range(0, 20, whole=True)  # also of top_logprobs
 
+BIAS: Final = Range(-100, 100)
+BIASES_MAX: Final = 1024
+TOKEN_ID: Final = re.compile(r"[0-9]{1,9}")
+
 
 def sampling_params(
-    values: Mapping[str, Any], *, request_id: str, room: int, why_room: str
+    values: Mapping[str, Any], *, request_id: str, room: int, why_room: str, vocab_size: int
 ) -> SamplingParams:
     """The sampling parameters of a request; an absent max_tokens means all of the room.
 
     room      output tokens that can follow the prompt, >= 1
     why_room  where the room comes from, for the sentence of a refusal
+    vocab_size  of the model: ids in logit_bias lie below it
     """
     numbers = {name: number(values, name) for name in RANGES if name in values}
     numbers.setdefault("seed", xxhash.xxh3_64_intdigest(request_id.encode()))
@@ -65,6 +71,7 @@ def sampling_params(
         max_tokens=max_tokens(values, room, why_room),
         stop=stop_strings(values.get("stop", [])),
         logprobs=num_logprobs(values),
+        logit_bias=logit_bias(values.get("logit_bias", {}), vocab_size),
         **numbers,
     )
 
@@ -117,3 +124,20 @@ def stop_strings(value: Any) -> tuple[str, ...]:
         if not 1 <= len(text_of(field, item)) <= STOP_CHARS_MAX:
             raise Refused(field, f"must have 1 to {STOP_CHARS_MAX} characters, got {len(item)}")
     return tuple(dict.fromkeys(listed))
+
+
+def logit_bias(value: Any, vocab_size: int) -> tuple[tuple[int, float], ...]:
+    """What is added to which logits; JSON has the token ids as texts."""
+    if not isinstance(value, Mapping) or len(value) > BIASES_MAX:
+        allowed = f"must be a map of at most {BIASES_MAX} token ids"
+        raise Refused("logit_bias", f"{allowed}, got {shown(value)}")
+    found: dict[int, float] = {}
+    for key, bias in value.items():
+        digits = key if isinstance(key, str) else str(key)
+        if not TOKEN_ID.fullmatch(digits) or int(digits) >= vocab_size:
+            allowed = f"must have token ids from 0 to {vocab_size - 1}"
+            raise Refused("logit_bias", f"{allowed}, got {shown(key)}")
+        if not BIAS.holds(bias):
+            raise Refused(f"logit_bias.{digits}", f"must be {BIAS}, got {shown(bias)}")
+        found[int(digits)] = float(bias)
+    return tuple(sorted(found.items()))

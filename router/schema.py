@@ -8,16 +8,19 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from router.admit import ID, TENANT
+from router.answer_form import CHOICES, FORMATS, NAME, TOOLS_MAX
 from router.fields import DEADLINE, UNSUPPORTED
+from router.messages import CALLS_MAX, ROLES
 from router.prompt import (
+    EFFORT,
+    EFFORTS,
     OWN_VARIABLES,
-    ROLES,
     VARIABLE,
     VARIABLE_BYTES_MAX,
     VARIABLES,
     VARIABLES_MAX,
 )
-from router.sampling import LOGPROBS, RANGES, STOP_CHARS_MAX, STOP_MAX, Range
+from router.sampling import BIAS, BIASES_MAX, LOGPROBS, RANGES, STOP_CHARS_MAX, STOP_MAX, Range
 from workers.wire import (
     EVENTS,
     SECRET_ID,
@@ -29,6 +32,7 @@ from workers.wire import (
 Schema = dict[str, Any]
 
 TEXT: Final[Schema] = {"type": "string"}
+TEXT_OR_NULL: Final[Schema] = {"type": ["string", "null"]}
 TOKEN_IDS: Final[Schema] = {
     "type": "array",
     "items": {"type": "integer", "minimum": 0},
@@ -43,10 +47,84 @@ TEXT_PARTS: Final[Schema] = {
         "required": ["type", "text"],
     },
 }
+CALL: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": ["string", "null"]},
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {"name": TEXT, "arguments": {"type": ["string", "object"]}},
+            "required": ["name", "arguments"],
+        },
+    },
+    "required": ["function"],
+}
 MESSAGE: Final[Schema] = {
     "type": "object",
-    "properties": {"role": {"enum": list(ROLES)}, "content": {"anyOf": [TEXT, TEXT_PARTS]}},
-    "required": ["role", "content"],
+    "properties": {
+        "role": {"enum": list(ROLES)},
+        "content": {"anyOf": [TEXT, TEXT_PARTS, {"type": "null"}]},
+        "tool_calls": {"type": ["array", "null"], "items": CALL, "maxItems": CALLS_MAX},
+        "name": TEXT_OR_NULL,
+        "tool_call_id": TEXT_OR_NULL,
+        "reasoning_content": TEXT_OR_NULL,
+        "function_call": {"type": "null"},
+    },
+    "required": ["role"],
+    "anyOf": [
+        {"properties": {"content": {"not": {"type": "null"}}}, "required": ["content"]},
+        {
+            "properties": {"role": {"const": "assistant"}, "tool_calls": {"minItems": 1}},
+            "required": ["tool_calls"],
+        },
+    ],
+    "if": {"properties": {"role": {"const": "tool"}}},
+    "then": {"properties": {"tool_call_id": TEXT}, "required": ["tool_call_id"]},
+}
+JSON_SCHEMA: Final[Schema] = {"type": "object"}
+TOOL: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {
+                "name": {**TEXT, "pattern": f"^{NAME.pattern}$"},
+                "description": {"type": ["string", "null"]},
+                "parameters": {"type": ["object", "null"]},
+                "strict": {"type": ["boolean", "null"]},
+            },
+            "required": ["name"],
+        },
+    },
+    "required": ["type", "function"],
+}
+NAMED: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {"type": "object", "properties": {"name": TEXT}, "required": ["name"]},
+    },
+    "required": ["type", "function"],
+}
+FORMAT: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": list(FORMATS)},
+        "json_schema": {
+            "type": "object",
+            "properties": {
+                "name": {**TEXT, "pattern": f"^{NAME.pattern}$"},
+                "schema": JSON_SCHEMA,
+                "strict": {"type": ["boolean", "null"]},
+            },
+            "required": ["schema"],
+        },
+    },
+    "required": ["type"],
+    "if": {"properties": {"type": {"const": "json_schema"}}},
+    "then": {"required": ["json_schema"]},
 }
 CHOSEN: Final[Schema] = {"type": ["array", "null"], "items": {"enum": list(EVENTS)}}
 WEBHOOK: Final[Schema] = {
@@ -76,6 +154,8 @@ def request_schema(classes: Sequence[str]) -> Schema:
             **sampling(),
             **session(),
             **unsupported(),
+            **answer(),
+            EFFORT: {"enum": list(EFFORTS), "description": "for templates that know it"},
             VARIABLES: template_variables(),
             "webhook": WEBHOOK,
             "webhook_url": {**TEXT, "description": "short for webhook {url}"},
@@ -108,6 +188,18 @@ def prompt() -> Schema:
     }
 
 
+def answer() -> Schema:
+    """What the answer must look like; whether a schema can be enforced is told at admission."""
+    lark = "of the answer, in llguidance's Lark; not with tools or response_format"
+    return {
+        "tools": {"type": "array", "items": TOOL, "maxItems": TOOLS_MAX},
+        "tool_choice": {"anyOf": [{"enum": list(CHOICES)}, NAMED]},
+        "parallel_tool_calls": {"type": "boolean"},
+        "response_format": FORMAT,
+        "grammar": {**TEXT, "description": lark},
+    }
+
+
 def session() -> Schema:
     mode = "absent: history if messages hold a system or assistant message, or the first one known"
     return {
@@ -137,6 +229,12 @@ def sampling() -> Schema:
         **{name: number(allowed) for name, allowed in RANGES.items()},
         "logprobs": {"anyOf": [number(LOGPROBS), {"type": "boolean"}]},
         "top_logprobs": number(LOGPROBS),
+        "logit_bias": {
+            "type": "object",
+            "propertyNames": {"pattern": "^[0-9]{1,9}$"},
+            "additionalProperties": number(BIAS),
+            "maxProperties": BIASES_MAX,
+        },
         "stop": {"anyOf": [STOP, {"type": "array", "items": STOP, "maxItems": STOP_MAX}]},
     }
 

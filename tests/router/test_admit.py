@@ -198,9 +198,11 @@ def test_every_sampling_parameter_arrives(door):
         "stop": ["a", "b", "a"],
         "seed": 2**64 - 1,
         "choice": 3,
+        "logit_bias": {"7": -100, "2": 1.5},
         "logprobs": 20,
     }
     expected = {**sampling, "top_k": 0, "stop": ("a", "b")}
+    expected["logit_bias"] = ((2, 1.5), (7, -100.0))
     assert expected == msgspec.structs.asdict(good(door, **sampling).params)
 
 

@@ -1,5 +1,33 @@
 """What is wrong with a request, as tables: cases of test_admit.py, seeds of test_admit_fuzz.py."""
 
+SCHEMA = "response_format.json_schema"
+
+
+def function(name="f", **more):
+    return {"type": "function", "function": {"name": name, **more}}
+
+
+def schema_format(**given):
+    return {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, **given}}
+
+
+def nested(depth):
+    """A schema whose size is two to the depth."""
+    inner = {"type": "string"}
+    for _ in range(depth):
+        inner = {"type": "object", "properties": {"a": inner, "b": inner}}
+    return inner
+
+
+def many(count):
+    return {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(count)}}
+
+
+def calling(name="f", arguments="{}", **more):
+    call = {"type": "function", "function": {"name": name, "arguments": arguments}, **more}
+    return {"role": "assistant", "tool_calls": [call]}
+
+
 HOOK = "https://hooks.example.com/lockstep"
 # Fields beside the prompt "Hello", the field that is named, a piece of the sentence, the code.
 REFUSED = [
@@ -113,11 +141,77 @@ REFUSED = [
         )
         for mode in ("", "replace", 5, ["append"])
     ],
-    ({"tools": [{"type": "function"}]}, "tools", "tools are not offered", "unsupported"),
-    ({"tool_choice": "required"}, "tool_choice", "tools are not offered", "unsupported"),
-    ({"response_format": {"type": "json_object"}}, "response_format", "only", "unsupported"),
-    ({"logit_bias": {"5": 100}}, "logit_bias", "not offered", "unsupported"),
-    ({"echo": True}, "echo", "not offered", "unsupported"),
+    *[
+        ({"tools": tools}, field, sentence, "bad_request")
+        for tools, field, sentence in (
+            ("f", "tools", "must be a list of tools"),
+            (["f"], "tools[0]", "must be 'function'"),
+            ([{"type": "web_search"}], "tools[0].type", "no other tools"),
+            ([{"type": "function"}], "tools[0].function", "name and parameters, got null"),
+            ([{"type": "function", "function": {}}], "tools[0].function.name", "got null"),
+            ([function(name="a b")], "tools[0].function.name", "got 'a b'"),
+            ([function(name="x" * 65)], "tools[0].function.name", "1 to 64"),
+            ([function(description=5)], "tools[0].function.description", "must be a string"),
+            ([function(parameters="x")], "tools[0].function.parameters", "a JSON Schema"),
+            ([function(strict="x")], "tools[0].function.strict", "true or false"),
+            ([function(), function()], "tools[1].function.name", "given once"),
+            ([function(name=f"f{n}") for n in range(129)], "tools", "at most 128"),
+        )
+    ],
+    ({"tools": [function(parameters={"type": "x"})]}, "tools", "Invalid type: x", "unsupported"),
+    ({"tool_choice": "required"}, "tool_choice", "needs tools", "bad_request"),
+    ({"tool_choice": "always"}, "tool_choice", "none, auto, required", "bad_request"),
+    ({"tool_choice": 5}, "tool_choice", "got 5", "bad_request"),
+    ({"tool_choice": {"type": "function"}}, "tool_choice", "{name}", "bad_request"),
+    (
+        {"tools": [function()], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+        "tool_choice.function.name",
+        "one of the tools, got 'g'",
+        "bad_request",
+    ),
+    ({"parallel_tool_calls": "no"}, "parallel_tool_calls", "true or false", "bad_request"),
+    *[
+        ({"response_format": value}, field, sentence, code)
+        for value, field, sentence, code in (
+            ("json", "response_format", "got 'json'", "bad_request"),
+            (
+                {"type": "xml"},
+                "response_format",
+                "json_object, json_schema, got 'xml'",
+                "bad_request",
+            ),
+            ({"type": "json_schema"}, f"{SCHEMA}", "a map with name and schema", "bad_request"),
+            (schema_format(name="a b"), f"{SCHEMA}.name", "got 'a b'", "bad_request"),
+            (schema_format(strict=1), f"{SCHEMA}.strict", "true or false", "bad_request"),
+            (schema_format(schema=None), f"{SCHEMA}.schema", "a JSON Schema", "bad_request"),
+            (schema_format(schema={"type": 5}), "response_format", "cannot be", "unsupported"),
+            (
+                schema_format(schema={"not": {}}, strict=True),
+                "response_format",
+                "Unimplemented",
+                "unsupported",
+            ),
+            (schema_format(schema={"$ref": "#"}), "response_format", "nothing", "unsupported"),
+            (schema_format(schema=nested(14)), "response_format", "at most 65536", "unsupported"),
+            (schema_format(schema=many(1000)), "response_format", "too big", "unsupported"),
+        )
+    ],
+    ({"grammar": 5}, "grammar", "must be a string", "bad_request"),
+    ({"grammar": "start: ("}, "grammar", "cannot be enforced", "unsupported"),
+    ({"grammar": "x", "tools": []}, "grammar", "does not go with tools", "bad_request"),
+    ({"reasoning_effort": "extreme"}, "reasoning_effort", "none, minimal", "bad_request"),
+    ({"logit_bias": 5}, "logit_bias", "must be a map", "bad_request"),
+    ({"logit_bias": {"x": 1}}, "logit_bias", "token ids from 0 to 511", "bad_request"),
+    ({"logit_bias": {"512": 1}}, "logit_bias", "token ids from 0 to 511", "bad_request"),
+    ({"logit_bias": {"5": 101}}, "logit_bias.5", "from -100 to 100", "bad_request"),
+    ({"logit_bias": {str(n): 1 for n in range(2000)}}, "logit_bias", "at most", "bad_request"),
+    ({"choice": 128}, "choice", "from 0 to 127", "bad_request"),
+    ({"functions": [{}]}, "functions", "use tools", "unsupported"),
+    ({"function_call": "f"}, "function_call", "use tools", "unsupported"),
+    ({"modalities": ["audio"]}, "modalities", "['text']", "unsupported"),
+    ({"audio": {}}, "audio", "not offered", "unsupported"),
+    ({"web_search_options": {}}, "web_search_options", "not offered", "unsupported"),
+    ({"echo": True}, "echo", "/v1/completions only", "unsupported"),
     ({"suffix": "end"}, "suffix", "not offered", "unsupported"),
 ]
 
@@ -126,10 +220,27 @@ WRONG_MESSAGES = [
     ("Hello", "messages", "at least one message"),
     ({"role": "user"}, "messages", "got a map"),
     (["Hello"], "messages[0]", "role and content"),
-    ([{"content": "x"}], "messages[0].role", "system, developer, user, assistant"),
+    ([{"content": "x"}], "messages[0].role", "system, developer, user, assistant, tool"),
     ([{"role": "wizard", "content": "x"}], "messages[0].role", "got 'wizard'"),
-    ([{"role": "tool", "content": "x"}], "messages[0]", "tools are not offered"),
-    ([{"role": "assistant", "tool_calls": [{}]}], "messages[0]", "tools are not offered"),
+    ([{"role": "tool", "content": "x"}], "messages[0].tool_call_id", "is required"),
+    ([{"role": "assistant", "tool_calls": 5}], "messages[0].tool_calls", "a list of at most 128"),
+    (
+        [{"role": "assistant", "tool_calls": [{}]}],
+        "messages[0].tool_calls[0]",
+        "id, type and function",
+    ),
+    ([calling(type="x")], "messages[0].tool_calls[0].type", "must be 'function'"),
+    ([calling(id=5)], "messages[0].tool_calls[0].id", "must be a string"),
+    ([calling(name=None)], "messages[0].tool_calls[0].function.name", "must be a string"),
+    ([calling(arguments="{")], "messages[0].tool_calls[0].function.arguments", "a JSON object"),
+    ([calling(arguments="[1]")], "messages[0].tool_calls[0].function.arguments", "a JSON object"),
+    (
+        [{"role": "assistant", "content": "x", "function_call": {"name": "f"}}],
+        "messages[0].function_call",
+        "use tool_calls",
+    ),
+    ([{"role": "user", "content": "x", "name": 5}], "messages[0].name", "must be a string"),
+    ([{"role": "assistant"}], "messages[0].content", "a string or a list"),
     ([{"role": "user"}], "messages[0].content", "a string or a list of text parts"),
     ([{"role": "user", "content": 5}], "messages[0].content", "got 5"),
     ([{"role": "user", "content": "a\ud800"}], "messages[0].content", "valid UTF-8"),

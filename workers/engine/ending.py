@@ -6,6 +6,7 @@ finished   length                          max_tokens, or the model's context is
 cancelled                 cancelled        cancel() was called
 expired                   expired          deadline_ms is past
 failed                    too_large        prompt + max_tokens never fit the KV, or the context
+failed                    grammar_error    its grammar allows no token, or takes too long
 failed                    numeric_error    a logit of its row is not finite
 failed                    bad_request      no tokens, or ids outside the vocabulary
 """
@@ -33,6 +34,14 @@ EXPIRED: Final = Ending("expired", None, "expired", "its deadline passed")
 NUMERIC_ERROR: Final = Ending(
     "failed", None, "numeric_error", "the model gave logits that are not finite numbers"
 )
+
+
+def no_token(sequence: Sequence) -> Ending:
+    """For one that got no token: its grammar allows none, or its logits are no numbers."""
+    if sequence.mask is None or not sequence.mask.error:
+        return NUMERIC_ERROR
+    error = f"its grammar cannot be followed any further: {sequence.mask.error}"
+    return Ending("failed", None, "grammar_error", error)
 
 
 def finished(reason: str) -> Ending:

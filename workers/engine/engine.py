@@ -37,6 +37,7 @@ from workers.engine.ending import (
     Ending,
     end_event,
     finished,
+    no_token,
 )
 from workers.engine.home import Home, HostHome
 from workers.engine.kept import Kept
@@ -54,6 +55,7 @@ from workers.engine.state_memory import StateMemory
 from workers.engine.tokens import OnLogits, Tokens
 from workers.model.build import Model
 from workers.sla import SlaTable
+from workers.text.mask import Masker
 from workers.text.stream import TextStream
 from workers.text.text_model import TextModel
 from workers.wire import EndEvent, Request, TokenEvent
@@ -143,6 +145,7 @@ class Engine:
         self.parking = Parking(
             self._scheduler, self._sequences, self._kepts, self._hand_out, self._now_ms
         )
+        self.masker = Masker(text)
         self._num_prompt_computed = 0
         self._worked_ms = now_ms()
         self.is_stalled = False  # the last step found that all who are here wait for memory
@@ -171,6 +174,8 @@ class Engine:
         context_length = self._text.context_length
         sequence = Sequence(request, stream, self._tokens.first_link, context_length, self._table)
         sequence.every_logit = every_logit
+        if request.grammar:
+            sequence.mask = self.masker.start(request.grammar)
         if journal:
             sequence.resume(journal, parse_link(journal[-1].digest), self._text.end_ids)
         self._sequences[request.id] = sequence
@@ -388,7 +393,7 @@ class Engine:
         outputs: list[Output] = []
         for sequence, event in self._tokens.choose(batch, logits):
             if event is None:
-                outputs.append(self._end(sequence, NUMERIC_ERROR))
+                outputs.append(self._end(sequence, no_token(sequence)))
                 continue
             outputs.append(Output(sequence.id, event))
             self._meter.token(sequence.sla.name, sequence.times)

@@ -1,8 +1,9 @@
 """The next token of each sequence, as a pure function of its logits, its parameters and its
 position.
 
-Per row: penalties (repetition over prompt and output, then presence and frequency over output),
-temperature, top-k, top-p, min-p, draw. Greedy (temperature 0) is the largest logit. Meanings are
+Per row: biases, penalties (repetition over prompt and output, then presence and frequency over
+output), the mask of its grammar, temperature, top-k, top-p, min-p, draw. Greedy (temperature 0) is
+the largest logit; where the largest of all is allowed, nothing else is looked at. Meanings are
 OpenAI's and vLLM's. exp and log are the ops' own; sums, sorts and cuts are those of shares.py (law
 one).
 """
@@ -47,7 +48,8 @@ class Sampler:
         self._hidden: I64 = np.array(sorted(hidden_ids), np.int64)
 
     def sample(self, sampled: Items[tuple[Sequence, int]], logits: F32) -> list[Draw | None]:
-        """One draw for each (sequence, row of logits); None where the row is not finite."""
+        """One draw for each (sequence, row of logits); None where the row is not finite, or where
+        its grammar allows nothing (sequence.mask.error says why)."""
         best: I32 = np.empty(logits.shape[0], np.int32)
         self._ops.logits_argmax(best, logits)
         best_ids: list[int] = best.tolist()
@@ -60,21 +62,27 @@ class Sampler:
         if best_id < 0:
             return None
         params = sequence.request.params
-        is_plain = params.temperature == 0 and not has_penalty(params)
+        is_plain = params.temperature == 0 and not changes_logits(params)
         is_best = is_plain and best_id not in self._hidden_set
+        if is_best and sequence.mask is not None:
+            is_best = sequence.mask.takes(best_id)
         if is_best and params.logprobs is None:
             return Draw(best_id, None)
         values: F32 = self._arrays.read(row)
         token_id = best_id if is_best else self._choose(sequence, params, values)
+        if sequence.mask is not None and sequence.mask.error:
+            return None
         if params.logprobs is None:
             return Draw(token_id, None)
         return Draw(token_id, self._logprobs(values, token_id, params.logprobs))
 
     def _choose(self, sequence: Sequence, params: SamplingParams, row: F32) -> int:
         scores = row.copy()
-        if has_penalty(params):
+        if changes_logits(params):
             penalise(scores, sequence, params)
         scores[self._hidden] = -np.inf
+        if sequence.mask is not None:
+            scores[~sequence.mask.allowed()] = -np.inf
         if params.temperature == 0:
             return int(np.argmax(scores))  # the first of the largest
         scores -= scores.max()
@@ -117,17 +125,22 @@ class Sampler:
         return list(zip(ids, values, strict=True))
 
 
-def has_penalty(params: SamplingParams) -> bool:
-    """Whether any penalty changes a logit."""
+def changes_logits(params: SamplingParams) -> bool:
+    """Whether a penalty or a bias does."""
     return (
-        params.repetition_penalty != 1
+        bool(params.logit_bias)
+        or params.repetition_penalty != 1
         or params.presence_penalty != 0
         or params.frequency_penalty != 0
     )
 
 
 def penalise(scores: F32, sequence: Sequence, params: SamplingParams) -> None:
-    """Change scores in place. Repetition divides positive logits, multiplies others, once an id."""
+    """Change scores in place: biases are added, then repetition divides positive logits and
+    multiplies others, once an id, then presence and frequency are taken off.
+    """
+    for token_id, bias in params.logit_bias:
+        scores[token_id] += np.float32(bias)
     if params.repetition_penalty != 1:
         seen = np.unique(np.array(sequence.token_ids, np.int64))
         values, penalty = scores[seen], np.float32(params.repetition_penalty)

@@ -19,7 +19,7 @@ table, due_ms the time by which it should be started, rank the order among all.
 """
 
 from collections.abc import Sequence as Items
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from workers.engine.reuse import Reuse
 from workers.sla import SlaClass, SlaTable
 from workers.text.stream import TextStream
 from workers.wire import Request, TokenEvent, Usage
+
+if TYPE_CHECKING:
+    from workers.text.mask import Mask
 
 TABLE: Final = SlaTable()  # the classes that always exist, as they are when nothing is said
 
@@ -42,6 +45,7 @@ class Sequence:
     rank           (level, due_ms, order of arrival): the smallest is first
     served_ms      when a step last computed something of it; None: none has
     guarded_until  it is not displaced before: its class had waited too long; Unix ms
+    mask           what its grammar allows next; None: anything
     is_away        suspended, and its KV is on its way to or from files
     """
 
@@ -60,6 +64,7 @@ class Sequence:
         self.request = request
         self.id = request.id
         self.text = text
+        self.mask: Mask | None = None
         self.link = link
         self.token_ids: list[int] = list(request.token_ids)
         self.num_prompt = len(self.token_ids)
@@ -129,6 +134,8 @@ class Sequence:
         """
         assert self.finish_reason is None, self.id
         self.token_ids.append(token_id)
+        if self.mask is not None:
+            self.mask.advance(token_id)
         self.output_counts[token_id] = self.output_counts.get(token_id, 0) + 1
         if token_id in end_ids:
             self.finish_reason = "stop"

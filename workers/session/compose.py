@@ -10,9 +10,9 @@ rendered. In a history the template has a say, too: where it leaves out a part o
 its thoughts, the part in common ends. What is appended continues the log as it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -20,6 +20,7 @@ from kv_tier.chain import common_length
 from kv_tier.manifest import Manifest, Message
 from workers.text.template import TemplateError
 from workers.text.text_model import TextModel
+from workers.text.tool_calls import generic
 from workers.wire import Request
 
 RAW: Final = "prompt"  # the role of tokens that came as a prompt, not as messages: content is ""
@@ -134,20 +135,26 @@ def _raw(request: Request, log: Manifest | None, text: TextModel) -> Composed:
     return known + text.without_bos(ids), (*log.messages, said)
 
 
+def _told(request: Request) -> dict[str, Any]:
+    """What the template is told beside the messages."""
+    tools = {"tools": list(request.tools)} if request.tools else {}
+    return {**request.variables, **tools}
+
+
 def _whole(request: Request, text: TextModel) -> Composed:
     """All of it is rendered: the first turn, or a history that shares no answer with the log."""
-    return text.render(request.messages, **request.variables), _messages(request)
+    return text.render(request.messages, **_told(request)), _messages(request)
 
 
 def _history(request: Request, log: Manifest, text: TextModel) -> Composed:
     """The log up to the end of the last answer that client, template and log agree upon."""
     same = _num_same(request, log)
     answers = [i for i, message in enumerate(log.messages[:same]) if _is_generated(message)]
-    shown = text.num_shown(request.messages, answers, **request.variables) if answers else 0
+    shown = text.num_shown(request.messages, answers, **_told(request)) if answers else 0
     if not shown:
         return _whole(request, text)
     last = answers[shown - 1]
-    rest = text.render_after(request.messages, last, **request.variables)
+    rest = text.render_after(request.messages, last, **_told(request))
     if rest is None:
         return _whole(request, text)
     before = _through_answer(log, last, text)
@@ -161,9 +168,9 @@ def _appended(request: Request, log: Manifest, text: TextModel) -> Composed:
     rest = None
     if _ends_with_answer(log, text) and all(m.role != RAW for m in log.messages):
         told = [{"role": m.role, "content": m.content} for m in messages]
-        rest = text.render_after(told, len(log.messages) - 1, **request.variables)
+        rest = text.render_after(told, len(log.messages) - 1, **_told(request))
     if rest is None:  # there is no telling how the log was written: they are rendered by themselves
-        rest = text.without_bos(text.render(request.messages, **request.variables))
+        rest = text.without_bos(text.render(request.messages, **_told(request)))
     return _joined(before, rest, text), messages
 
 
@@ -195,8 +202,8 @@ def _num_same(request: Request, log: Manifest) -> int:
     return next((i for i, (m, given) in enumerate(pairs) if not _says(m, given)), len(pairs))
 
 
-def _says(message: Message, given: dict[str, str]) -> bool:
-    return (message.role, message.content) == (given["role"], given["content"])
+def _says(message: Message, given: Mapping[str, Any]) -> bool:
+    return (message.role, message.content) == (given["role"], _content(given))
 
 
 def _is_generated(message: Message) -> bool:
@@ -204,7 +211,15 @@ def _is_generated(message: Message) -> bool:
 
 
 def _messages(request: Request) -> tuple[Message, ...]:
-    return tuple(Message(m["role"], m["content"]) for m in request.messages)
+    return tuple(Message(m["role"], _content(m)) for m in request.messages)
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """What a log keeps of a message: its text, and calls as most models write them."""
+    content: str = (
+        generic.plain(message)["content"] if "tool_calls" in message else message["content"]
+    )
+    return content
 
 
 def _field(request: Request) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn
 
 import jinja2
 from jinja2.exceptions import SecurityError
+from jinja2.meta import find_undeclared_variables
 
 from workers.text.bounds import BoundedEnvironment, budget
 
@@ -62,9 +63,14 @@ class ChatTemplate:
         environment.globals["strftime_now"] = _strftime_now
         try:
             with budget():
+                self._names = find_undeclared_variables(environment.parse(source))
                 self._template = environment.from_string(environment.parsed(source))
         except (*TEMPLATE_ERRORS, SyntaxError) as error:
             raise BadTemplate(f"the model's chat template is broken: {_line(error)}") from error
+
+    def knows(self, name: str) -> bool:
+        """Whether it asks for a variable of this name."""
+        return name in self._names
 
     def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
         """Raises TemplateError."""

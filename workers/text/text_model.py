@@ -14,7 +14,9 @@ from typing import Any, Final
 from tokenizers import Tokenizer
 
 from workers.text.control import any_of, break_control, cut, unused_mark
-from workers.text.template import ChatTemplate, TemplateError
+from workers.text.template import USER, ChatTemplate, TemplateError
+from workers.text.tool_calls import generic
+from workers.text.tool_calls.forms import form_of
 
 CARD: Final = "card.json"
 TOKENIZER: Final = "tokenizer.json"
@@ -51,6 +53,7 @@ class TextModel:
         self._tokenizer = tokenizer
         self._control: dict[str, int] = text["control"]
         self._user_defined: dict[str, int] = text["user_defined"]
+        self._thoughts: dict[str, str] = {}  # of the variables that were asked for last
         self._printed = dict.fromkeys(self._control.values(), b"")
         self._printed |= {
             token_id: written.encode() for written, token_id in self._user_defined.items()
@@ -75,8 +78,8 @@ class TextModel:
     def render(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
         """Token ids of a conversation, up to where the assistant's answer begins.
 
-        variables  further names that the template may know, such as tools or enable_thinking;
-                   what a client wrote in them stays text, too
+        variables  further names that the template may know, such as enable_thinking; what a client
+                   wrote in them stays text, too. `tools` are told by any template
 
         Raises TemplateError.
         """
@@ -125,7 +128,10 @@ class TextModel:
                 f"model {self.name} has no chat template: send a prompt instead of messages"
             )
         mark = unused_mark([*messages, variables])
-        marked = [break_control(_flattened(m), self._control_pattern, mark) for m in messages]
+        told: Sequence[Mapping[str, Any]] = [_flattened(message) for message in messages]
+        if not self._template.knows("tools"):
+            told = generic.told(told, variables.get("tools", ()))
+        marked = [break_control(message, self._control_pattern, mark) for message in told]
         known = {"add_generation_prompt": True, "bos_token": self._bos, "eos_token": self._eos}
         further = break_control(variables, self._control_pattern, mark)
         rendered = self._template.render(marked, {**known, **further})
@@ -134,6 +140,35 @@ class TextModel:
         except UnicodeEncodeError as error:
             raise TemplateError("the messages hold an unpaired surrogate") from error
         return rendered, mark
+
+    def thoughts(self, variables: Mapping[str, Any]) -> str:
+        """Who writes the mark before the thoughts of an answer: "template", "model"; "": nobody.
+
+        variables  as for render
+        """
+        if self._template is None or "</think>" not in self._text["template"]:
+            return ""
+        key = json.dumps(variables, sort_keys=True)
+        if key not in self._thoughts:
+            rendered, _ = self._rendered([USER], variables)
+            self._thoughts.clear()
+            is_begun = rendered.rstrip().endswith("<think>")
+            is_ended = rendered.rstrip().endswith("</think>")
+            self._thoughts[key] = "template" if is_begun else "" if is_ended else "model"
+        return self._thoughts[key]
+
+    def knows_variable(self, name: str) -> bool:
+        """Whether the chat template asks for a variable of this name."""
+        return self._template is not None and self._template.knows(name)
+
+    @cached_property
+    def tool_form(self) -> str:
+        """How the model writes calls of tools (tool_calls/forms.py)."""
+        return form_of(self._text["template"])
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Token ids of plain text that stands in the middle of another."""
+        return self._encode_plain(text, space_prefix=False)
 
     def without_bos(self, token_ids: list[int]) -> list[int]:
         """Token ids that come after others: without the bos token that encoding has put first."""
@@ -191,14 +226,15 @@ class TextModel:
                 token_ids += self._encode_plain(piece.replace(mark, "") if mark else piece)
         return token_ids
 
-    def _encode_plain(self, text: str) -> list[int]:
+    def _encode_plain(self, text: str, space_prefix: bool = True) -> list[int]:
         """User-defined tokens are always cut out; all else goes through the tokenizer."""
+        adds_space = space_prefix and self._text["space_prefix"]
         token_ids: list[int] = []
         for part, is_user_defined in cut(self._user_pattern, text):
             if is_user_defined:
                 token_ids.append(self._user_defined[part])
             else:
-                spaced = " " + part if self._text["space_prefix"] else part
+                spaced = " " + part if adds_space else part
                 token_ids += self._tokenizer.encode(spaced, add_special_tokens=False).ids
         return token_ids
 
