@@ -325,8 +325,9 @@ END_ENTRY_ID: Final = "1-0"
 class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     """What a pool says of itself, every second; gone when it stops saying so.
 
-    state           "loading", "ready", "absent" (no such processor on this machine), "failed" (it
-                    is full or broken, and will be tried again); note says why
+    state           "loading", "ready", "stopping", "absent" (no such processor on this machine),
+                    "failed" (it is full or broken, and will be tried again); note says why
+    began_ms        Unix time at which a ready one began; 0: not said
     running         requests that it has claimed, of capacity places
     progress        counts layers computed: moves whenever anything moves
     kv              what the KV tier counts: hits, bytes, seconds saved; names are kv_tier's
@@ -352,6 +353,7 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     capacity: int = 0
     free_blocks: int = 0
+    began_ms: int = 0
     total_blocks: int = 0
     tokens_per_s: float = 0.0
     progress: int = 0

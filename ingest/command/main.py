@@ -27,6 +27,7 @@ COMMANDS: Final[Mapping[str, Place]] = {
     "stream": Place("request", "stream", "the text of a request as it comes"),
     "cancel": Place("request", "cancel", "end a request early"),
     "promote": Place("promote", "promote", "give a request another class, also while it runs"),
+    "restart": Place("restart", "restart", "begin pools anew, one by one; no request fails"),
     "status": Place("status", "status", "a request's status, or the node's"),
     "jobs": Place("jobs", "jobs", "what was asked for lately: by state, class, session, time"),
     "dead": Place("dead", "app", "what could not be run or delivered; send it again"),

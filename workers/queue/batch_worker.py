@@ -18,6 +18,7 @@ lease is lost; the hooks run in the main thread; once stopping is set no claim b
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -230,6 +231,8 @@ class BatchWorker(RqWorker):
         self.pulse.stop()
         self.claiming.acquire(timeout=FLUSH_S)  # a claim under way ends first; none follows
         self.bookkeeper.stop()
+        with suppress(RedisError):
+            self.report()  # that it stops: nothing is placed here any more
         self.flush(FLUSH_S)
         try:
             self.give_back()

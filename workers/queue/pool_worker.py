@@ -91,6 +91,7 @@ class PoolWorker(BatchWorker):
         self.load = engine.load()
         self.load_at = 0.0
         self.rounds = 0
+        self.began_ms = time.time_ns() // 1_000_000
         self.failure = ""  # of the device, in one line
         self.outputs = Outputs()
         self.mover = Mover(
@@ -381,8 +382,9 @@ class PoolWorker(BatchWorker):
         told = PoolLoad(
             pool=self.queue_name,
             worker=self.name,
-            state="failed" if self.failure else "ready",
+            state=self.state_told(),
             note=self.failure,
+            began_ms=self.began_ms,
             model=self.model,
             running=len(held),
             capacity=self.capacity,
@@ -393,6 +395,11 @@ class PoolWorker(BatchWorker):
         cost = with_files(load.cost, sizes, kv)
         self.store.report(with_load(told, load, cost, classes, self.outputs))
         self.mover.look(held)
+
+    def state_told(self) -> str:
+        if self.failure:
+            return "failed"
+        return "stopping" if self.pulse.stopping else "ready"
 
     def maintain(self) -> None:
         back = self.store.reconcile(force=self.rounds % LOOK_AT_ALL_EVERY == 0)
