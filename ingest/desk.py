@@ -16,7 +16,7 @@ import msgspec
 from anyio.to_thread import run_sync
 from redis.exceptions import RedisError
 
-from ingest.doorkeeper import Doorkeeper, rate_limited
+from ingest.doorkeeper import TOO_MUCH, Doorkeeper, too_much
 from ingest.errors import ApiError
 from ingest.gate import Gate
 from ingest.keys import Key
@@ -24,9 +24,8 @@ from ingest.metrics import Metrics
 from ingest.past import end_without_stream
 from ingest.tokens import Entry, TokenReader
 from router.admit import Door, Reject, admit
-from router.answer_form import ANSWER_FORM
 from router.pools import max_sequence_tokens
-from router.prompt import EFFORT, VARIABLES
+from router.prompt import VARIABLES
 from workers.address import Networks, parse_networks
 from workers.log import logger
 from workers.settings import Settings
@@ -99,13 +98,12 @@ class Desk:
 
         Raises ApiError, or redis' errors when the store is away.
         """
-        text = self.text_model()
-        receipt = await run_sync(self._accept, {**fields, "tenant": key.tenant}, text, door)
+        receipt = await run_sync(self._accept, {**fields, "tenant": key.tenant}, key, door)
         self.metrics.accepted.labels(receipt.request.sla, door).inc()
         return receipt
 
-    def _accept(self, fields: Mapping[str, Any], text: TextModel, door: str) -> Receipt:
-        request = self.admitted(fields, text)
+    def _accept(self, fields: Mapping[str, Any], key: Key, door: str) -> Receipt:
+        request = self.admitted(fields, self.text_model())
         try:
             self.doorkeeper.check(request)
         except ApiError as refused:
@@ -117,11 +115,13 @@ class Desk:
             sla=request.sla,
             body=_packed(fields, request),
             num_tokens=len(request.token_ids) + request.params.max_tokens,
+            key=key.id,
+            key_limits=key.limits.as_tuple,
             webhook=request.webhook,
             metadata=request.metadata,
         )
-        if accepted.status == "rate_limited":
-            raise self.refused(rate_limited(accepted.retry_ms), request.sla, door)
+        if accepted.status in TOO_MUCH:
+            raise self.refused(too_much(accepted.status, accepted.retry_ms), request.sla, door)
         self.doorkeeper.took(request.sla)
         return Receipt(request, accepted.is_new, accepted.status)
 
@@ -234,7 +234,6 @@ class Visitors:
 def _packed(fields: Mapping[str, Any], request: Request) -> bytes:
     """What goes on the stream: the client's fields, the prompt as token ids: it is encoded once.
 
-    So is what made it: tools are in it, and their grammar stands beside it.
     A session's messages stay messages: what they make is known when their turn comes. The class is
     the stream's: it may be promoted to another one before anybody has read it.
     """
@@ -242,12 +241,10 @@ def _packed(fields: Mapping[str, Any], request: Request) -> bytes:
         body = {k: v for k, v in fields.items() if k not in ("messages", "sla")}
         body["messages"] = request.messages
     else:
-        left_out = ("prompt", "messages", "sla", VARIABLES, EFFORT, *ANSWER_FORM)
+        left_out = ("prompt", "messages", "sla", VARIABLES)
         body = {k: v for k, v in fields.items() if k not in left_out}
         body["token_ids"] = request.token_ids
     try:
-        if request.grammar:
-            body["grammar"] = request.grammar
         return msgspec.msgpack.encode(body)
     except OverflowError:  # in a field that admission ignores
         reason = "a number of the body has more than 64 bits"

@@ -22,6 +22,11 @@ from workers.wire import Request
 
 PULSE_AGE_S: Final = 0.25  # how old a look at queues and pools may be
 RETRY_FULL_S: Final = 10  # where nothing can be predicted
+TOO_MUCH: Final = {  # what Store.accept says when it did not take a request
+    "rate_limited": "this tenant has asked for as much as it may in a minute",
+    "key_limited": "this API key has asked for as much as it may in a minute",
+    "key_busy": "this API key has as many requests under way as it may",
+}
 
 
 class Doorkeeper:
@@ -91,7 +96,8 @@ def queue_full(waiting: int, retry_ms: float) -> ApiError:
     return ApiError(429, reason, code="queue_full", retry_after_ms=retry_ms or 1000 * RETRY_FULL_S)
 
 
-def rate_limited(retry_ms: int) -> ApiError:
-    """The tenant has had what it may ask for in a minute."""
-    reason = f"this tenant has asked for as much as it may; ask again in {ceil(retry_ms / 1000)} s"
-    return ApiError(429, reason, code="rate_limited", retry_after_ms=retry_ms)
+def too_much(status: str, retry_ms: int) -> ApiError:
+    """Whoever asks has had what it may ask for. status: of TOO_MUCH."""
+    reason = f"{TOO_MUCH[status]}; ask again in {ceil(retry_ms / 1000)} s"
+    code = "rate_limited" if status == "key_limited" else status
+    return ApiError(429, reason, code=code, retry_after_ms=retry_ms)

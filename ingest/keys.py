@@ -39,6 +39,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_min: int = 0
     concurrent: int = 0
 
+    @property
+    def as_tuple(self) -> tuple[int, int, int]:
+        return self.requests_per_min, self.tokens_per_min, self.concurrent
+
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
     """One key. id: its name; "": nobody asked for one.
@@ -147,7 +151,7 @@ def _check(key: Key) -> None:
     unknown = [scope for scope in key.scopes if scope not in SCOPES]
     if unknown or not key.scopes:
         raise BadKey(f"scope: must be of {', '.join(SCOPES)}, got {', '.join(unknown) or 'none'}")
-    if min(msgspec.structs.astuple(key.limits)) < 0:
+    if min(key.limits.as_tuple) < 0:
         raise BadKey("limits: must not be negative; 0 is none")
 
 

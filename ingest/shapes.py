@@ -26,7 +26,7 @@ def usage_object(usage: Usage | None) -> Json:
 def lockstep_object(request: Request, end: EndEvent) -> Json:
     """What only this node says of an answer."""
     said: Json = {
-        "id": request.id,
+        "id": request.own_id,
         "sla": end.sla or request.sla,
         "digest": end.digest,
         "ttft_ms": end.ttft_ms,

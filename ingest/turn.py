@@ -143,7 +143,7 @@ class Turn:
                 yield came
         except Stopping:
             self._visit.leave()
-            raise stopping(self.request.id) from None
+            raise stopping(self.request.own_id) from None
 
     def _token(self, event: TokenEvent) -> list[Piece]:
         logprobs = () if event.logprobs is None else (event.logprobs,)

@@ -54,7 +54,8 @@ LATEST_MS: Final = 1 << 62  # an arrival after any deadline
 class Accepted:
     """What became of a request at the HTTP door; the entry and status of an id that is known.
 
-    status    "rate_limited": it is more than its tenant may ask for, and was not taken
+    status    "rate_limited": it is more than its tenant may ask for, "key_limited": than its API
+              key may, "key_busy": at once; it was not taken
     retry_ms  of such a one: ms until it may be taken
     """
 
@@ -163,18 +164,22 @@ class Store:
         sla: str,
         body: bytes,
         num_tokens: int = 0,
+        key: str = "",
+        key_limits: tuple[int, int, int] = (0, 0, 0),
         webhook: WebhookTarget | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Accepted:
         """Take a request at the HTTP door: it is accepted when this returns. May be repeated.
 
-        num_tokens: prompt, and output at most, for its tenant's rate. webhook and metadata are in
-        the body too; here they are for an end before it is routed.
+        num_tokens: prompt, and output at most, for its tenant's rate. key: name of the API key that
+        asks; key_limits: its requests and tokens in a minute, and how many at once. webhook and
+        metadata are in the body too; here they are for an end before it is routed.
         """
         keys = [self.keys.requests(sla), self.keys.job(request_id)]
         more = {"metadata": json.dumps(metadata or {}, ensure_ascii=False)}
         pairs = flat(more | webhook_fields(webhook))
-        told = self.run("accept", keys, sla, tenant, body, *self.rates, num_tokens, *pairs)
+        asker = (*self.rates, num_tokens, key, *key_limits)
+        told = self.run("accept", keys, sla, tenant, body, *asker, *pairs)
         is_new, entry_id, status, retry_ms = told
         return Accepted(is_new == 1, entry_id.decode(), status.decode(), retry_ms)
 

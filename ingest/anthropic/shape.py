@@ -42,7 +42,7 @@ class Output:
         self.pieces: list[str] = []  # of its text
         self.blank = ""  # at the beginning, not told yet
         self.message: Json = {
-            "id": f"msg_{request.id}",
+            "id": f"msg_{request.own_id}",
             "type": "message",
             "role": "assistant",
             "model": request.model,

@@ -126,7 +126,7 @@ async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[Choice, list[
 def head_of(request: Request, text: TextModel, prefix: str, kind: str) -> Json:
     """What stands in every object of an answer."""
     return {
-        "id": f"{prefix}-{request.id}",
+        "id": f"{prefix}-{request.own_id}",
         "object": kind,
         "created": request.arrival_ms // 1000,
         "model": request.model,

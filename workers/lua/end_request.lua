@@ -1,6 +1,7 @@
 -- end_request.lua - the one way a request ends, whoever ends it.
 -- Needs names.lua, rq_job.lua, session.lua.
 -- include rate
+-- include key_limits
 -- include promises
 -- include job_list
 local RQ_STATUS = {
@@ -78,20 +79,21 @@ local function note_failure(id)
   redis.pcall('EXPIRE', P .. ':failures', KEEP_S)
 end
 
--- Its tenant's rate is set right, the promise of its class counted, its trace and failure noted.
+-- Its tenant's and its key's rate are set right, the promise of its class counted, its trace and failure noted.
 local COUNTED = {
   'status', 'code', 'sla', 'tenant', 'arrival_ms', 'ttft_ms', 'tpot_ms', 'prompt_tokens',
-  'output_tokens', 'charged_tokens', 'traceparent'
+  'output_tokens', 'charged_tokens', 'traceparent', 'api_key', 'key_charged_tokens'
 }
 local function account_for(id)
   local known, job = redis.call('HMGET', job_key(id), unpack(COUNTED)), {}
   for i, name in ipairs(COUNTED) do job[name] = known[i] or nil end
   if job.traceparent then trace('end', id) end
   if job.status == 'failed' then note_failure(id) end
+  local needed = tonumber(job.prompt_tokens or 0) + tonumber(job.output_tokens or 0)
+  if job.api_key then leave_key(job.api_key, id, job.key_charged_tokens, needed) end
   if not job.sla then return end
   count_promise(job)
   if job.charged_tokens then
-    local needed = tonumber(job.prompt_tokens or 0) + tonumber(job.output_tokens or 0)
     settle(job.tenant or 'default', tonumber(job.charged_tokens), needed)
   end
 end
