@@ -24,8 +24,9 @@ from ingest.metrics import Metrics
 from ingest.past import end_without_stream
 from ingest.tokens import Entry, TokenReader
 from router.admit import Door, Reject, admit
+from router.answer_form import ANSWER_FORM
 from router.pools import max_sequence_tokens
-from router.prompt import VARIABLES
+from router.prompt import EFFORT, VARIABLES
 from workers.address import Networks, parse_networks
 from workers.log import logger
 from workers.settings import Settings
@@ -233,6 +234,7 @@ class Visitors:
 
 def _packed(fields: Mapping[str, Any], request: Request) -> bytes:
     """What goes on the stream: the client's fields, the prompt as token ids: it is encoded once.
+    So is what made it: tools are in it, and their grammar stands beside it.
 
     A session's messages stay messages: what they make is known when their turn comes. The class is
     the stream's: it may be promoted to another one before anybody has read it.
@@ -241,9 +243,11 @@ def _packed(fields: Mapping[str, Any], request: Request) -> bytes:
         body = {k: v for k, v in fields.items() if k not in ("messages", "sla")}
         body["messages"] = request.messages
     else:
-        left_out = ("prompt", "messages", "sla", VARIABLES)
+        left_out = ("prompt", "messages", "sla", VARIABLES, EFFORT, *ANSWER_FORM)
         body = {k: v for k, v in fields.items() if k not in left_out}
         body["token_ids"] = request.token_ids
+        if request.grammar:
+            body["grammar"] = request.grammar
     try:
         return msgspec.msgpack.encode(body)
     except OverflowError:  # in a field that admission ignores

@@ -34,6 +34,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     top_k        0 is off
     seed         0..2^64-1; admission derives one from the request id when the client gave none
     choice       which of several answers to the same prompt and seed, from 0
+    logit_bias   (token id, what is added to its logit), ascending ids
     logprobs     n: log probabilities of the chosen token and the n most likely ones, 0..20;
                  0: of the chosen one alone; None in requests that did not ask
     """
@@ -49,6 +50,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     seed: int = 0
     choice: int = 0
+    logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
 
 
@@ -69,9 +71,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms    Unix time after which the request expires; None: never
     session_id     the tenant's own name of the session; None: the request belongs to none
     session_mode   "append", "history", or "": what the messages are is seen from them
-    messages       what the client sent, role and content of each; only with session_id, and then
-                   token_ids is empty until the prompt is composed (workers/session/compose.py)
+    messages       what the client sent, as router/messages.py makes it; only with session_id, and
+                   then token_ids is empty until the prompt is composed (workers/session/compose.py)
     variables      what the client tells the chat template beside the messages
+    tools          the functions that a session's template is told of; else they are in token_ids
+    grammar        of the answer, as workers/text/grammar.py makes it; "": it is free
     composed       token_ids is the whole prompt, the session's earlier turns included
     traceparent    where its trace goes on (workers/traceparent.py); "": it has none
     """
@@ -89,8 +93,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = msgspec.field(default_factory=dict)
     session_id: str | None = None
     session_mode: str = ""
-    messages: tuple[dict[str, str], ...] = ()
+    messages: tuple[dict[str, Any], ...] = ()
     variables: dict[str, bool | int | float | str] = msgspec.field(default_factory=dict)
+    tools: tuple[dict[str, Any], ...] = ()
+    grammar: str = ""
     composed: bool = False
     traceparent: str = ""
 
@@ -324,8 +330,9 @@ END_ENTRY_ID: Final = "1-0"
 class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     """What a pool says of itself, every second; gone when it stops saying so.
 
-    state           "loading", "ready", "absent" (no such processor on this machine), "failed" (it
-                    is full or broken, and will be tried again); note says why
+    state           "loading", "ready", "stopping", "absent" (no such processor on this machine),
+                    "failed" (it is full or broken, and will be tried again); note says why
+    began_ms        Unix time at which a ready one began; 0: not said
     running         requests that it has claimed, of capacity places
     progress        counts layers computed: moves whenever anything moves
     kv              what the KV tier counts: hits, bytes, seconds saved; names are kv_tier's
@@ -346,6 +353,7 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     state: str
     note: str = ""
+    began_ms: int = 0
     model: str = ""
     running: int = 0
     waiting: int = 0
