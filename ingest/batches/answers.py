@@ -4,13 +4,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ingest.desk import Desk
+from ingest.desk import PATIENT, Desk
 from ingest.errors import ApiError, error_object
 from ingest.fields import request_fields
 from ingest.keys import Key
 from ingest.openai.choices import Choice, collected, fanned_out
 from ingest.openai.delivery import delivery, split
 from ingest.openai.routes import SHAPES
+from ingest.renamed import in_words_of
+from ingest.responses import asked as responses
+from ingest.responses.going import Going, whole
+from ingest.responses.going import begun as begin_response
 from ingest.tokens import Stopping
 from ingest.turn import Turn, begin
 
@@ -18,6 +22,7 @@ CLASS: Final = "batch"
 APIS: Final[Mapping[str, str]] = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "completions",
+    "/v1/responses": "responses",
 }
 Begin = Callable[[Callable[[], Awaitable[Turn]]], Awaitable[Turn]]
 
@@ -59,20 +64,38 @@ async def answer_line(desk: Desk, key: Key, asked: Asked, begun: Begin) -> Answe
 
 
 async def _whole(desk: Desk, key: Key, asked: Asked, begun: Begin) -> Any:
+    if asked.body.get("stream"):
+        raise _refused("stream", "a line of a batch is answered whole; leave it out")
+    if asked.endpoint == "/v1/responses":
+        return await _response(desk, key, asked, begun)
     api = APIS[asked.endpoint]
     how = delivery(asked.body)
-    if how.stream:
-        raise _refused("stream", "a line of a batch is answered whole; leave it out")
     fields, prompts = split(api, fields_of(asked))
     choices: list[Choice] = []
     for one in fanned_out(fields, prompts, how.n, key.tenant):
 
         async def beginning(one: Mapping[str, Any] = one) -> Turn:
-            return await begin(desk, one, key=key, door="batches")
+            return await begin(desk, one, key=key, door=PATIENT)
 
         choices.append(Choice(len(choices), await begun(beginning)))
     answers = await collected(choices)
     return SHAPES[api](choices, desk.text_model(), how).whole(answers)
+
+
+async def _response(desk: Desk, key: Key, asked: Asked, begun: Begin) -> Any:
+    """Of a response: its id says whose line it is."""
+    body = fields_of(asked)
+    responses.check(body)
+    going: list[Going] = []
+
+    async def beginning() -> Turn:
+        own_id = f"resp_{asked.request_id.removeprefix('batch_')}"
+        going.append(await begin_response(desk, key, body, {}, own_id=own_id, door=PATIENT))
+        return going[0].turn
+
+    with in_words_of(responses.NAMES):
+        await begun(beginning)
+    return await whole(going[0])
 
 
 def fields_of(asked: Asked) -> dict[str, Any]:

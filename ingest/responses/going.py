@@ -39,9 +39,20 @@ class Going:
             await run_sync(self.shelf.end, response["id"], response)
 
 
-async def begun(desk: Desk, key: Key, body: Mapping[str, Any], headers: Mapping[str, str]) -> Going:
-    """Accepts the request. Raises ApiError."""
-    own_id = f"resp_{token_hex(16)}"
+async def begun(
+    desk: Desk,
+    key: Key,
+    body: Mapping[str, Any],
+    headers: Mapping[str, str],
+    *,
+    own_id: str | None = None,
+    door: str = "responses",
+) -> Going:
+    """Accepts the request. Raises ApiError.
+
+    own_id  of the response and its request: one that is known already gives what it has become
+    """
+    own_id = own_id or f"resp_{token_hex(16)}"
     shelf = Shelf(desk.store, key.tenant)
     chain = await followed(desk, shelf, body)
     fields = {**fields_of(body, chain.messages, headers), "id": own_id}
@@ -55,7 +66,7 @@ async def begun(desk: Desk, key: Key, body: Mapping[str, Any], headers: Mapping[
     elif is_kept:
         session_id = await run_sync(session_for, shelf, chain, own_id)
         fields |= {"session_id": session_id, "session_mode": "history"}
-    turn = await begin(desk, fields, key=key, door="responses")
+    turn = await begin(desk, fields, key=key, door=door)
     output = Output(head_of(turn.request, own_id, body), turn.request, turn.text)
     if not is_kept:
         return Going(turn, output, None)

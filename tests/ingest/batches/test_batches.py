@@ -55,6 +55,25 @@ def test_completions_as_well(client, node):
     assert row["response"]["body"]["choices"][0]["text"] == " Paris, of course."
 
 
+def test_responses_as_well(client, node):
+    body = {"input": "The capital?", "max_output_tokens": 4}
+    line = {**chat_line("r"), "url": "/v1/responses", "body": body}
+    wrong = {**line, "custom_id": "w", "body": {**body, "max_output_tokens": 0}}
+    begun = client.openai.batches.create(
+        input_file_id=client.upload(jsonl([line, wrong])).id,
+        endpoint="/v1/responses",
+        completion_window="1h",
+    )
+    batch = client.over(begun.id)
+    (row,) = client.rows(batch.output_file_id)
+    response = row["response"]["body"]
+    assert response["output"][0]["content"][0]["text"] == " Paris, of course."
+    assert client.openai.responses.retrieve(response["id"]).id == response["id"]
+    assert batch.usage.output_tokens == 4
+    (error,) = client.rows(batch.error_file_id)
+    assert error["response"]["body"]["error"]["param"] == "max_output_tokens"
+
+
 FAULTS = {
     "invalid_json_line": b"{nothing\n",
     "invalid_request": b'{"custom_id": 7}\n',
