@@ -1,16 +1,19 @@
 """What the router does to a message once it is decided: one atomic script, one line of log."""
 
-import time
-from math import ceil
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgpack
 
-from router.admit import Reject
+from router.admit import Reject, reject_entry
 from router.consumer import Entry
+from router.not_now import TENANT_HAD_ITS_SHARE, not_now
 from router.placement import Plan
+from router.refusal import Refused
+from workers.address import Networks
+from workers.clock import now_ms
 from workers.log import logger
-from workers.store import Store
+from workers.store import RateLimited, Routing, Store
 from workers.wire import EndEvent, Planned, Request
 
 DEAD_BODY_BYTES_MAX: Final = 16_384  # of a message, kept in its dead letter
@@ -18,20 +21,39 @@ DEAD_BODY_BYTES_MAX: Final = 16_384  # of a message, kept in its dead letter
 log = logger("router")
 
 
-def dispatch(store: Store, entry: Entry, request: Request, plan: Plan) -> str:
-    """Into the queue of its pool, or behind its session's other requests. As Store.route."""
+def dispatch(store: Store, planned: Sequence[tuple[Entry, Request, Plan]]) -> list[str]:
+    """Into the queues of their pools, or behind their sessions' other requests; all by one call.
+
+    Gives what became of each, as Store.route_all; "rate limited": its tenant has asked for as much
+    as it may, and it has ended.
+    """
+    outcomes = store.route_all([routing(*one) for one in planned])
+    told = []
+    for (entry, request, plan), outcome in zip(planned, outcomes, strict=True):
+        if isinstance(outcome, RateLimited):
+            turn_away(store, entry, request, outcome.wait_ms)
+            outcome = "rate limited"
+        log.debug(outcome, id=request.id, sla=entry.sla, plan=plan.kind)
+        told.append(outcome)
+    return told
+
+
+def routing(entry: Entry, request: Request, plan: Plan) -> Routing:
+    """What the store is told of a request and its plan."""
     since_ms = max(0, now_ms() - request.arrival_ms)
     ttft_ms = None if plan.ttft_ms is None else since_ms + plan.ttft_ms
-    outcome = store.route(
-        sla=entry.sla,
-        entry_id=entry.entry_id,
-        request=request,
-        pool=plan.pool,
-        reason=plan.reason,
-        plan=Planned(kind=plan.kind, why=plan.why, then_pool=plan.then, predicted_ttft_ms=ttft_ms),
+    planned = Planned(kind=plan.kind, why=plan.why, then_pool=plan.then, predicted_ttft_ms=ttft_ms)
+    return Routing(entry.sla, entry.entry_id, request, plan.pool, plan.reason, planned)
+
+
+def refuse_message(
+    store: Store, allow: Networks, entry: Entry, refused: Refused, fields: Mapping[str, Any]
+) -> None:
+    """A message that is not to be admitted, whatever it asks for.   fields: what is known of it"""
+    reject = reject_entry(
+        refused, sla=entry.sla, entry_id=entry.entry_id, fields=fields, allow=allow
     )
-    log.debug(outcome, id=request.id, sla=entry.sla, plan=plan.kind)
-    return outcome
+    refuse(store, entry, reject)
 
 
 def refuse(store: Store, entry: Entry, reject: Reject) -> None:
@@ -53,16 +75,9 @@ def refuse(store: Store, entry: Entry, reject: Reject) -> None:
 
 def turn_away(store: Store, entry: Entry, request: Request, wait_ms: int) -> None:
     """Its tenant has asked for as much as it may: it is told when it may ask again."""
-    reason = "this tenant has asked for as much as it may"
-    outcome = end_unrouted(store, entry, request, not_now(reason, wait_ms, "rate_limited"))
+    end = not_now(TENANT_HAD_ITS_SHARE, wait_ms, "rate_limited")
+    outcome = end_unrouted(store, entry, request, end)
     log.info("rate limited" if outcome == "refused" else outcome, id=request.id, sla=entry.sla)
-
-
-def not_now(reason: str, wait_ms: float, code: str) -> EndEvent:
-    """The end of a request that would be taken later, and when."""
-    retry_after_s = max(1, ceil(wait_ms / 1000))
-    error = f"{reason}; ask again in {retry_after_s} s"
-    return EndEvent(status="failed", code=code, error=error, retry_after_s=retry_after_s)
 
 
 def expire(store: Store, entry: Entry, request: Request) -> None:
@@ -84,11 +99,6 @@ def end_unrouted(store: Store, entry: Entry, request: Request, end: EndEvent) ->
         body=b"",
         webhook=request.webhook,
     )
-
-
-def now_ms() -> int:
-    """Unix milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 def body_of(entry: Entry) -> bytes:

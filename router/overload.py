@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from router.admit import Reject, reject_entry
-from router.dispatch import not_now
 from router.entry import read_entry
+from router.not_now import class_is_full, not_now
 from router.pools import PoolView, Wanted
 from router.pressure import pressure_of
 from router.refusal import Refused
@@ -80,13 +80,12 @@ class Overload:
     ) -> str:
         reject = reject_of(sla, entry_id, fields, self.allow)
         assert reject.request_id is not None, "an entry gives a name"
-        reason = f"{pressure.waiting} requests of its class wait already"
         return self.store.refuse(
             sla=sla,
             entry_id=entry_id,
             request_id=reject.request_id,
             tenant=reject.tenant,
-            end=not_now(reason, pressure.retry_ms, "overloaded"),
+            end=not_now(class_is_full(pressure.waiting), pressure.retry_ms, "overloaded"),
             body=b"",
             webhook=reject.webhook,
             unread=True,

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import RedisError
 
+from workers.clock import now_ms
 from workers.log import logger
 from workers.settings import Settings, settings_or_exit
 from workers.wire import POOLS, PoolLoad
@@ -223,10 +224,6 @@ def calibrate(
     engine.start_from(
         calibrated(engine, config.home, pool=pool, weights_digest=digest, machine=machine)
     )
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 @contextmanager

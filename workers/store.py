@@ -1,52 +1,38 @@
-"""The store: Redis clients, and every hand-over as one atomic script (workers/lua, WIRE.md).
+"""The store: every hand-over from client to queue as one atomic script (workers/lua, WIRE.md).
 
-A write is never re-sent by the client library: a lost reply would double it. What is retried is a
-whole script, by us, because each one tells a repeat from a first time.
+How a worker uses it: worker_store.py. What anybody may read: store_reading.py. Connections and how
+scripts are called: store_client.py.
 """
 
 import json
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Self, cast
+from typing import Any, Final
 
-import msgspec
-from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import OutOfMemoryError, RedisError
-from redis.retry import Retry
 
-from workers.kill_point import reach
-from workers.script import Value, flat, script_text, text, texts
-from workers.settings import Settings
-from workers.sla import SlaTable
+from workers.script import Value, flat, text, texts
+from workers.store_reading import StoreReading
 from workers.wire import (
     GROUP,
     KEEP_S,
     POOLS,
     EndEvent,
-    Keys,
     Planned,
-    PoolLoad,
     Request,
-    TokenEvent,
     WebhookTarget,
 )
 from workers.wire_fields import (
     end_fields,
-    parse_entry,
-    parse_job,
-    parse_session,
-    parse_webhook,
     planned_fields,
     request_fields,
     webhook_fields,
 )
 
 OF_FILES: Final = ("writing", "tokens", "generation", "used_ms", "unsaved")  # of a session's hash
-CLASSES: Final = SlaTable()
 UNPLANNED: Final = Planned()
+ROUTED_PER_CALL: Final = 32  # one takes the store some 0.05 ms, in which it does nothing else
 LATEST_MS: Final = 1 << 62  # an arrival after any deadline
 
 
@@ -87,74 +73,24 @@ class Promoted:
     was: str
 
 
-class Store:
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """An admitted request and its way into a queue.
+
+    sla, entry_id  the stream it is in, and its entry there
+    reason         why this pool, for a person
+    """
+
+    sla: str
+    entry_id: str
+    request: Request
+    pool: str
+    reason: str
+    plan: Planned = UNPLANNED
+
+
+class Store(StoreReading):
     """One node's view of Redis. Safe to share between threads."""
-
-    def __init__(
-        self,
-        url: str,
-        keys: Keys,
-        *,
-        timeout_s: float = 5.0,
-        result_ttl_s: int = 4 * 86400,
-        lease_s: float = 15.0,
-        max_attempts: int = 4,
-        requests_per_min: int = 0,
-        tokens_per_min: int = 0,
-        table: SlaTable = CLASSES,
-    ) -> None:
-        """requests_per_min, tokens_per_min: what each tenant may ask for; 0: any number."""
-        # rq reads its prefix when it is first imported: set before anybody does
-        os.environ["RQ_KEY_PREFIX"] = keys.rq_prefix
-        self.url = url
-        self.keys = keys
-        self.timeout_s = timeout_s
-        self.result_ttl_s = result_ttl_s
-        self.lease_s = lease_s
-        self.max_attempts = max_attempts
-        self.rates = (requests_per_min, tokens_per_min)
-        self.table = table
-        self.redis = self.blocking(0.0)
-        self._scripts: dict[str, Any] = {}
-
-    @classmethod
-    def of(cls, settings: Settings, *, timeout_s: float = 5.0) -> Self:
-        """The store that the settings name."""
-        return cls(
-            settings.url,
-            Keys(settings.key_prefix, settings.classes.names),
-            timeout_s=timeout_s,
-            result_ttl_s=settings.result_ttl_s,
-            lease_s=settings.lease_s,
-            max_attempts=settings.max_attempts,
-            requests_per_min=settings.tenant_requests_per_min,
-            tokens_per_min=settings.tenant_tokens_per_min,
-            table=settings.classes,
-        )
-
-    def blocking(self, block_s: float) -> Redis:
-        """A client for reads that block up to block_s: no retries, a timeout beyond the block."""
-        return Redis.from_url(
-            self.url,
-            retry=Retry(NoBackoff(), 0),
-            socket_timeout=block_s + self.timeout_s,
-            socket_connect_timeout=self.timeout_s,
-            protocol=3,
-            legacy_responses=True,
-        )
-
-    def run(self, name: str, keys: Iterable[str], *arguments: Value) -> Any:
-        """Call the script workers/lua/NAME.lua; the common arguments are put before its own."""
-        script = self._scripts.get(name)
-        if script is None:
-            script = self._scripts[name] = self.redis.register_script(script_text(name))
-        common = (self.keys.prefix, self.keys.rq_prefix, KEEP_S, self.result_ttl_s)
-        reach(f"before {name}")
-        said = script(keys=list(keys), args=[*common, *arguments])
-        reach(f"after {name}")
-        return said
-
-    # --- from the client to a queue ---
 
     def accept(
         self,
@@ -183,34 +119,37 @@ class Store:
         is_new, entry_id, status, retry_ms = told
         return Accepted(is_new == 1, entry_id.decode(), status.decode(), retry_ms)
 
-    def route(
-        self,
-        *,
-        sla: str,
-        entry_id: str,
-        request: Request,
-        pool: str,
-        reason: str,
-        plan: Planned = UNPLANNED,
-    ) -> str:
-        """Hand an admitted request from its stream to a pool's queue.
+    def route_all(self, routings: Sequence[Routing]) -> list[str | RateLimited]:
+        """Hand admitted requests from their streams to queues of pools, each wholly or not at all.
 
-        Gives "routed", "waits" (for its session), "duplicate" (the id is known; the entry is gone)
-        or "not-mine" (another router did it). Raises RateLimited: the entry is where it was. What
+        Gives of each "routed", "waits" (for its session), "duplicate" (the id is known; the entry
+        is gone) or "not-mine" (another router did it). RateLimited: the entry is where it was. What
         came by a stream is charged to its tenant's rate in the same step.
         """
-        keys = [self.keys.requests(sla), self.keys.job(request.id), self.keys.rq_job(request.id)]
-        keys += [self.keys.queue(pool), self.keys.active]
-        rank = self.table[request.sla].rank_ms(request.arrival_ms, request.deadline_ms)
-        fields = flat(request_fields(request, reason) | planned_fields(plan) | {"rank": rank})
-        rate = (*self.rates, request.tenant, len(request.token_ids) + request.params.max_tokens)
-        told = self.run("route", keys, GROUP, entry_id, request.id, pool, *rate, *fields)
-        if isinstance(told, int):
-            raise RateLimited(told)
-        outcome = text(told)
-        if outcome in ("routed", "waits"):
-            self.count(self.keys.placements, f"{plan.kind or pool} {plan.why or 'unplanned'}")
+        told: list[Any] = []
+        for begin in range(0, len(routings), ROUTED_PER_CALL):
+            arguments: list[Value] = []
+            for one in routings[begin : begin + ROUTED_PER_CALL]:
+                arguments += self._routing(one)
+            told += self.run("route", [self.keys.active], GROUP, *self.rates, *arguments)
+        return [RateLimited(one) if isinstance(one, int) else text(one) for one in told]
+
+    def route(self, **routing: Any) -> str:
+        """One alone: the fields of a Routing. Raises RateLimited."""
+        (outcome,) = self.route_all([Routing(**routing)])
+        if isinstance(outcome, RateLimited):
+            raise outcome
         return outcome
+
+    def _routing(self, one: Routing) -> list[Value]:
+        """As route.lua takes it."""
+        request, plan = one.request, one.plan
+        rank = self.table[request.sla].rank_ms(request.arrival_ms, request.deadline_ms)
+        fields = flat(request_fields(request, one.reason) | planned_fields(plan) | {"rank": rank})
+        most = len(request.token_ids) + request.params.max_tokens
+        names = (one.sla, one.entry_id, request.id, one.pool, request.tenant, most)
+        counted = f"{plan.kind or one.pool} {plan.why or 'unplanned'}"
+        return [*names, counted, len(fields), *fields]
 
     def refuse(
         self,
@@ -291,24 +230,6 @@ class Store:
 
     # --- sessions, by their full ids ---
 
-    def session(self, session: str) -> dict[str, Any]:
-        """What is known of a session; empty: nothing.
-
-        holder      the request that is in a queue or runs; absent: none
-        waiting     how many wait for it
-        fence       claims of its requests so far; home, pool: the worker and pool of the last one
-        writing, tokens, generation, used_ms: what pools noted
-        """
-        with self.redis.pipeline(transaction=False) as pipeline:
-            pipeline.hgetall(self.keys.session(session))
-            pipeline.llen(self.keys.session_waiting(session))
-            raw, waiting = pipeline.execute(raise_on_error=False)
-        for reply in (raw, waiting):
-            if isinstance(reply, Exception) and not str(reply).startswith("WRONGTYPE"):
-                raise reply  # a key of another type is put right by the next script
-        count = waiting if isinstance(waiting, int) else 0
-        return {**parse_session(raw), "waiting": count} if raw and isinstance(raw, dict) else {}
-
     def session_forget(self, session: str) -> None:
         """Its files are deleted on purpose: a later request of that id begins a new one.
 
@@ -326,39 +247,6 @@ class Store:
             raise ValueError(f"pool: must be one of {', '.join(POOLS)}, got {pool!r}")
         keys = [self.keys.job(request_id), self.keys.control]
         return text(self.run("move", keys, request_id, pool, reason))
-
-    # --- what anybody may read ---
-
-    def job(self, request_id: str) -> dict[str, Any] | None:
-        """The job's hash, parsed; None when there is none."""
-        raw = cast(dict[bytes, bytes], self.redis.hgetall(self.keys.job(request_id)))
-        return {"id": request_id, **parse_job(raw)} if raw else None
-
-    def webhook(self, request_id: str) -> dict[str, Any]:
-        """What is known of a request's webhook: url, state, attempts, ...; empty: it has none."""
-        raw = self.redis.hgetall(self.keys.webhook(request_id))
-        return parse_webhook(cast(dict[bytes, bytes], raw))
-
-    def tokens(
-        self, request_id: str, after: str = "0-0"
-    ) -> list[tuple[str, TokenEvent | EndEvent]]:
-        """The journal's entries after an entry id."""
-        entries = self.redis.xrange(self.keys.tokens(request_id), min=f"({after}", max="+")
-        pairs = cast(list[tuple[bytes, dict[bytes, bytes]]], entries)
-        return [(entry_id.decode(), parse_entry(entry_id, fields)) for entry_id, fields in pairs]
-
-    # --- what pools say of themselves ---
-
-    def loads(self) -> list[PoolLoad]:
-        """What every living pool said last."""
-        keys = sorted(cast(set[bytes], self.redis.smembers(self.keys.pools)))
-        if not keys:
-            return []
-        reports = cast(list[bytes | None], self.redis.mget(keys))
-        silent = [key for key, report in zip(keys, reports, strict=True) if report is None]
-        if silent:
-            self.redis.srem(self.keys.pools, *silent)
-        return [msgspec.json.decode(report, type=PoolLoad) for report in reports if report]
 
 
 def is_full(error: Exception) -> bool:

@@ -32,6 +32,7 @@ class Claimed:
     request       what is asked; None for webhooks, and when it cannot be read
     fence         the session's fence, one more with each claim; 0: it belongs to no session
     then_pool     the pool that is to go on after the first token; None: this one
+    is_first      nobody has claimed it before: it has no journal
     """
 
     job_id: str
@@ -40,6 +41,7 @@ class Claimed:
     request: Request | None
     fence: int = 0
     then_pool: str | None = None
+    is_first: bool = False
 
     @property
     def alone(self) -> bool:
@@ -58,6 +60,19 @@ class BeatReply:
     cancelled: list[str]
     is_known: bool
     classes: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a worker says of one execution: tokens, then its end if it ends.
+
+    text  of an end: all that the request printed
+    """
+
+    item: Claimed
+    tokens: Sequence[TokenEvent] = ()
+    end: EndEvent | None = None
+    text: str = ""
 
 
 class WorkerStore(Store):
@@ -101,27 +116,30 @@ class WorkerStore(Store):
             texts(lost), texts(cancelled), known == 1, dict(zip(words, words, strict=True))
         )
 
-    def journal(self, pool: str, told: Iterable[tuple[Claimed, Sequence[TokenEvent]]]) -> list[str]:
-        """Write the tokens of one step; gives the ids whose lease is lost. May be repeated."""
+    def tell(self, pool: str, worker: str, told: Sequence[Said]) -> list[bool]:
+        """Write what was said of each execution, all of it or nothing. May be repeated.
+
+        Gives for each whether it was written; False: its lease is lost.
+        """
         arguments: list[Value] = []
-        for item, events in told:
-            arguments += [item.job_id, item.execution_id, len(events)]
-            for event in events:
+        for said in told:
+            arguments += [said.item.job_id, said.item.execution_id, len(said.tokens)]
+            for event in said.tokens:
                 fields = flat(token_fields(event))
                 arguments += [token_entry_id(event.index), len(fields), *fields]
-        return texts(self.run("journal", [self.keys.wip(pool)], pool, *arguments))
+            arguments += [0] if said.end is None else end_arguments(said.end, said.text)
+        lost = self.run("tell", [self.keys.worker(worker)], pool, worker, *arguments)
+        return [place not in lost for place in range(1, len(told) + 1)]
+
+    def journal(self, pool: str, told: Iterable[tuple[Claimed, Sequence[TokenEvent]]]) -> list[str]:
+        """Tokens alone; gives the ids whose lease is lost."""
+        said = [Said(item, events) for item, events in told]
+        kept = self.tell(pool, "", said)
+        return [one.item.job_id for one, is_kept in zip(said, kept, strict=True) if not is_kept]
 
     def finish(self, pool: str, worker: str, item: Claimed, end: EndEvent, text: str) -> bool:
-        """End a request that this worker runs; text is all of it. May be repeated.
-
-        False: the lease was lost, nothing is written.
-        """
-        output_tokens = end.usage.output_tokens if end.usage else 0
-        told = {"status": end.status, "digest": end.digest, "output_tokens": output_tokens}
-        result = base64.b64encode(msgspec.msgpack.encode(told))
-        keys = [self.keys.job(item.job_id), self.keys.worker(worker)]
-        names = (pool, worker, item.job_id, item.execution_id)
-        return bool(self.run("finish", keys, *names, result, text, *flat(end_fields(end))) == 1)
+        """One end alone; False: the lease is lost."""
+        return self.tell(pool, worker, [Said(item, end=end, text=text)])[0]
 
     def hand_back(self, pool: str, held: Iterable[Claimed]) -> list[str]:
         """Give items back to the front of their queue; no attempt is burnt."""
@@ -199,6 +217,15 @@ class WorkerStore(Store):
             pipeline.execute()
 
 
+def end_arguments(end: EndEvent, text: str) -> list[Value]:
+    """An end as tell.lua takes it: width, RQ's result, the whole text, the end event."""
+    output_tokens = end.usage.output_tokens if end.usage else 0
+    told = {"status": end.status, "digest": end.digest, "output_tokens": output_tokens}
+    result = base64.b64encode(msgspec.msgpack.encode(told))
+    fields = flat(end_fields(end))
+    return [len(fields), result, text, *fields]
+
+
 def claimed(
     job_id: bytes,
     execution_id: bytes,
@@ -207,6 +234,7 @@ def claimed(
     fence: int,
     sla: bytes,
     then_pool: bytes,
+    is_first: int,
 ) -> Claimed:
     """One row of claim.lua; the request has the class that it has now, not the one it came with."""
     try:
@@ -215,5 +243,12 @@ def claimed(
         asked = None
     if asked is not None and sla and asked.sla != sla.decode():
         asked = msgspec.structs.replace(asked, sla=sla.decode())
-    goes_to = then_pool.decode() or None
-    return Claimed(job_id.decode(), execution_id.decode(), attempts, asked, fence, goes_to)
+    return Claimed(
+        job_id.decode(),
+        execution_id.decode(),
+        attempts,
+        asked,
+        fence,
+        then_pool.decode() or None,
+        is_first == 1,
+    )

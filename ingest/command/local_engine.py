@@ -1,6 +1,5 @@
 """An engine of one's own, for commands that compute without a node: the same step as the pools'."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Final
 from ingest.command.failure import USAGE, Failure
 from kernels.arrays import DeviceError
 from workers import processor as processors
+from workers.clock import now_ms
 from workers.engine.engine import Engine
 from workers.engine.limits import EngineLimits
 from workers.engine.tokens import OnLogits
@@ -106,7 +106,3 @@ def local_engine(
 
 def let_run() -> None:
     """Called after each layer: nobody waits for this process."""
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000

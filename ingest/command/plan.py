@@ -77,7 +77,7 @@ def plan_command(
 
 def worked(systems: list[str], loads: list[Load], table: SlaTable, effort: Effort) -> list[Row]:
     """Every case, with a bar on stderr."""
-    from ingest.command.bench.app import bar
+    from ingest.command.bench.progress import bar
 
     with bar() as shown:
         task = shown.add_task("simulating", total=None)

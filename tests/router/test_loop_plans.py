@@ -45,7 +45,7 @@ def queued(store, pool):
 
 
 def look_again(router):
-    router.sight._loads_at = router.sight._jobs_at = router._replan_at = float("-inf")
+    router.sight._loads_at = router.sight._jobs_at = router.replanner.looked_at = float("-inf")
     router.store.redis.delete(router.store.keys.replanned)
 
 
@@ -153,7 +153,7 @@ def test_one_router_replans_at_a_time(store, router, text):
     say(store, "gpu", state="absent")
     look_again(router)
     store.redis.set(store.keys.replanned, "router-1", px=int(JOBS_AGE_S * 1000))
-    router._replan_at = float("-inf")
+    router.replanner.looked_at = float("-inf")
     router.turn()
     assert queued(store, "gpu") == [job]
 

@@ -142,7 +142,7 @@ def test_a_router_that_dies_as_it_hands_over_charges_once(redis_url, text, monke
     report(store, running=0, capacity=16)
     add(store, 0, "realtime")
     with monkeypatch.context() as dying:
-        dying.setattr("router.loop.dispatch", lambda *_: 1 / 0)
+        dying.setattr("router.placing.dispatch", lambda *_: 1 / 0)
         router = Router(store, "router-0", text, (), table=TABLE)
         router.join()
         with pytest.raises(ZeroDivisionError):

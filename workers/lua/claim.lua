@@ -5,8 +5,9 @@
 -- ARGV[10] "1": the worker runs nothing
 -- ARGV[11] JSON, class to number: so many more of that class, which displace less urgent ones
 -- ARGV[12] ... execution ids, enough for all of these
--- returns {id, execution, request, attempts, fence, class, then_pool} of each: request and class ""
--- for webhooks, fence 0 for what belongs to no session, then_pool "" for what stays in its pool
+-- returns {id, execution, request, attempts, fence, class, then_pool, first} of each: request and
+-- class "" for webhooks, fence 0 for what belongs to no session, then_pool "" for what stays in its
+-- pool, first 1 for a request that nobody has claimed before
 --
 -- A session's request is taken only as the session's holder; its fence is higher than all before.
 -- What ended while it waited is skipped; what expired ends here. An item whose worker died twice
@@ -96,17 +97,19 @@ while not alone do
       break
     end
     local execution = ARGV[12 + #taken]
+    local first = 0
     if is_pool then
       redis.call('HSET', record, 'status', 'running')
-      local is_first = redis.call('HSETNX', record, 'started_ms', NOW_MS) == 1
-      if is_first and known[8] and known[8] ~= '' then queue_webhook(id, 'started') end
+      first = redis.call('HSETNX', record, 'started_ms', NOW_MS)
+      if first == 1 and known[8] and known[8] ~= '' then queue_webhook(id, 'started') end
       redis.call('EXPIRE', record, KEEP_S)
     end
     redis.call('HSET', record, 'attempts', attempts + 1)
     take_lease(queue, worker, id, execution, lease_s)
     local fence = session and take_session(session, id) or 0
     local sla, then_pool = known[6] or '', known[7] or ''
-    taken[#taken + 1] = { id, execution, known[5] or '', attempts + 1, fence, sla, then_pool }
+    taken[#taken + 1] =
+      { id, execution, known[5] or '', attempts + 1, fence, sla, then_pool, first }
   end
 end
 if #taken > 0 and redis.call('LLEN', KEYS[1]) > 0 then ring(queue) end

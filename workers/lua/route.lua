@@ -1,12 +1,14 @@
--- route.lua - an admitted request goes from its stream to a pool's queue; the stream forgets it.
+-- route.lua - admitted requests go from their streams to queues of pools; the streams forget them.
 --
--- KEYS[1] stream of the class   KEYS[2] hash of the job   KEYS[3] RQ's hash of it   KEYS[4] queue
--- KEYS[5] active
--- ARGV[5] group   ARGV[6] entry id   ARGV[7] request id   ARGV[8] pool
--- ARGV[9] requests_per_min   ARGV[10] tokens_per_min   ARGV[11] tenant   ARGV[12] tokens at most
--- ARGV[13] ... fields of the job's hash
--- returns "routed", "waits" (for its session: another request holds it), "duplicate" (id known: its
--- first request stands), "not-mine" (another's), or ms until its tenant may ask for it: it stays
+-- Each one wholly or not at all, whatever becomes of the others.
+--
+-- KEYS[1] active
+-- ARGV[5] group   ARGV[6] requests_per_min   ARGV[7] tokens_per_min
+-- ARGV[8] ... of each: class of its stream, entry id, request id, pool, tenant, tokens at most,
+--   what is counted of its plan, width, and that many arguments: fields of the job's hash
+-- returns of each "routed", "waits" (for its session: another request holds it), "duplicate" (id
+-- known: its first request stands), "not-mine" (another's), or ms until its tenant may ask for it:
+-- it stays
 --
 -- One that the HTTP door accepted was charged there; one whose id is known will not run.
 -- include names
@@ -14,39 +16,67 @@
 -- include session
 -- include rate
 -- include job_list
-local function charged_tokens()
-  local per_min, tokens_per_min = tonumber(ARGV[9]), tonumber(ARGV[10])
+local group, per_min, tokens_per_min = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+local placements, i = {}, 8
+
+-- What its tenant is charged: {ms until it may be, tokens}
+local function charged_tokens(stream, entry, id, tenant, most)
   if per_min == 0 and tokens_per_min == 0 then return { 0, 0 } end
-  if redis.call('HEXISTS', KEYS[2], 'status') == 1 then return { 0, 0 } end
-  if #redis.call('XPENDING', KEYS[1], ARGV[5], ARGV[6], ARGV[6], 1) == 0 then return { 0, 0 } end
-  return charge(ARGV[11], per_min, tokens_per_min, tonumber(ARGV[12]))
+  if redis.call('HEXISTS', job_key(id), 'status') == 1 then return { 0, 0 } end
+  if #redis.call('XPENDING', stream, group, entry, entry, 1) == 0 then return { 0, 0 } end
+  return charge(tenant, per_min, tokens_per_min, most)
 end
 
-local charged = charged_tokens()
-if charged[1] > 0 then return charged[1] end
-if redis.call('XACK', KEYS[1], ARGV[5], ARGV[6]) == 0 then return 'not-mine' end
-redis.call('XDEL', KEYS[1], ARGV[6])
-local known = redis.call('HMGET', KEYS[2], 'status', 'entry')
-if known[1] and not (known[1] == 'accepted' and known[2] == ARGV[6]) then return 'duplicate' end
-redis.call('HSET', KEYS[2], 'status', 'queued', 'entry', ARGV[6], 'queued_ms', NOW_MS,
-  'attempts', 0, 'pool', ARGV[8], unpack(arguments(13)))
-if charged[2] > 0 then redis.call('HSET', KEYS[2], 'charged_tokens', charged[2]) end
-if not known[1] then list_job(ARGV[7], string.match(ARGV[6], '^%d+')) end
-redis.call('EXPIRE', KEYS[2], KEEP_S)
-redis.call('ZADD', KEYS[5], NOW_MS, ARGV[7])
-redis.call('EXPIRE', KEYS[5], KEEP_S)
-local deadline_ms = redis.call('HGET', KEYS[2], 'deadline_ms')
-if deadline_ms then
-  redis.call('ZADD', deadlines_key(), deadline_ms, ARGV[7])
-  redis.call('EXPIRE', deadlines_key(), KEEP_S)
-end
-local session = session_of(ARGV[7])
-if session then
-  if holder_of(session) or pass_session_on(session) then
-    wait_for_session(session, ARGV[7])
-    return 'waits'
+-- Into its queue, or behind its session's other requests.
+local function queue(id, pool)
+  local session = session_of(id)
+  if session then
+    if holder_of(session) or pass_session_on(session) then
+      wait_for_session(session, id)
+      return 'waits'
+    end
+    hold_session(session, id)
   end
-  hold_session(session, ARGV[7])
+  rq_push(id, pool, 'workers.jobs.generate', id)
+  return 'routed'
 end
-rq_push(ARGV[7], ARGV[8], 'workers.jobs.generate', ARGV[7])
-return 'routed'
+
+local function route(sla, entry, id, pool, tenant, most, first, width)
+  local stream, job = P .. ':requests:' .. sla, job_key(id)
+  local charged = charged_tokens(stream, entry, id, tenant, most)
+  if charged[1] > 0 then return charged[1] end
+  if redis.call('XACK', stream, group, entry) == 0 then return 'not-mine' end
+  redis.call('XDEL', stream, entry)
+  local known = redis.call('HMGET', job, 'status', 'entry')
+  if known[1] and not (known[1] == 'accepted' and known[2] == entry) then return 'duplicate' end
+  redis.call('HSET', job, 'status', 'queued', 'entry', entry, 'queued_ms', NOW_MS,
+    'attempts', 0, 'pool', pool, unpack(ARGV, first, first + width - 1))
+  if charged[2] > 0 then redis.call('HSET', job, 'charged_tokens', charged[2]) end
+  if not known[1] then list_job(id, string.match(entry, '^%d+')) end
+  redis.call('EXPIRE', job, KEEP_S)
+  redis.call('ZADD', KEYS[1], NOW_MS, id)
+  local deadline_ms = redis.call('HGET', job, 'deadline_ms')
+  if deadline_ms then
+    redis.call('ZADD', deadlines_key(), deadline_ms, id)
+    redis.call('EXPIRE', deadlines_key(), KEEP_S)
+  end
+  return queue(id, pool)
+end
+
+local told = {}
+while i <= #ARGV do
+  local width = tonumber(ARGV[i + 7])
+  local outcome = route(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4],
+    tonumber(ARGV[i + 5]), i + 8, width)
+  if outcome == 'routed' or outcome == 'waits' then
+    placements[ARGV[i + 6]] = (placements[ARGV[i + 6]] or 0) + 1
+  end
+  told[#told + 1] = outcome
+  i = i + 8 + width
+end
+for kind, count in pairs(placements) do
+  redis.pcall('HINCRBY', P .. ':placements', kind, count) -- for people: never in the way
+end
+redis.pcall('EXPIRE', P .. ':placements', KEEP_S)
+redis.call('EXPIRE', KEYS[1], KEEP_S)
+return told

@@ -38,6 +38,7 @@ from workers.worker_store import NO_MORE, Claimed, WorkerStore
 
 log = logger("queue")
 IDLE_WAKE_S: Final = 10.0
+LULL_S: Final = 0.1  # so long without work, a worker is not idle yet
 BURST_WAKE_S: Final = 0.01
 FLUSH_S: Final = 1.0  # what a stopping worker waits for a claim, and for its last results
 
@@ -183,13 +184,16 @@ class BatchWorker(RqWorker):
         self, timeout: int | None, max_idle_time: int | None = None
     ) -> Any:
         """The next piece of work; None when there is none left to wait for."""
-        self.set_state(WorkerStatus.IDLE)
         if timeout is None:  # burst
             while not self.patiently(self.claim) and self.held:  # ends are still being written
                 time.sleep(0.01)
-        idle_since = time.monotonic()
+        idle_since, wake_s = time.monotonic(), BURST_WAKE_S if timeout is None else LULL_S
         while not self._stop_requested:
-            message = self.next_message(IDLE_WAKE_S if timeout is not None else BURST_WAKE_S)
+            message = self.next_message(wake_s)
+            if message is None and timeout is not None and wake_s == LULL_S:
+                self.set_state(WorkerStatus.IDLE)  # said when it lasts, and then once
+                wake_s = IDLE_WAKE_S
+                continue
             if isinstance(message, Work):
                 return message, self.queues[0]
             if message is None and timeout is None and not self.held:

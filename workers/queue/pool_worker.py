@@ -135,7 +135,7 @@ class PoolWorker(BatchWorker):
         """With the tokens that earlier owners have journalled."""
         if item.request is None:
             return None
-        events = [event for _, event in self.store.tokens(item.job_id)]
+        events = [] if item.is_first else [e for _, e in self.store.tokens(item.job_id)]
         return Prepared(item.request, [e for e in events if isinstance(e, TokenEvent)])
 
     def start(self, item: Claimed, prepared: Prepared | None) -> None:

@@ -17,6 +17,8 @@ from workers.queue.serializer import MsgpackSerializer
 from workers.worker_store import WorkerStore
 
 WORKER_TTL_S: Final = 30  # RQ keeps a silent worker's registration for this and a minute
+HEARTBEAT_S: Final = 10.0
+SUSPENSION_S: Final = 1.0
 
 
 class RqWorker(SimpleWorker):
@@ -25,6 +27,7 @@ class RqWorker(SimpleWorker):
     def __init__(self, store: WorkerStore, queue: str, *, name: str, pulse: Pulse) -> None:
         assert rq_prefix == store.keys.rq_prefix, f"rq was imported before the store: {rq_prefix}"
         self.pulse = pulse
+        self.done_at: dict[str, float] = {}
         super().__init__(
             [queue],
             name=name,
@@ -57,11 +60,27 @@ class RqWorker(SimpleWorker):
     def should_run_maintenance_tasks(self) -> bool:
         return False  # the bookkeeper does it, and while a batch runs too
 
+    # RQ asks the store three times around each job. A pool's jobs may last no longer than that, so
+    # here it is asked as often as somebody who looks would notice.
+
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        self.patiently(lambda: super(RqWorker, self).heartbeat(timeout, pipeline))
+        """The bookkeeper's beats are heartbeats, too (beat.lua)."""
+        if self.is_due("heartbeat", HEARTBEAT_S):
+            self.patiently(lambda: super(RqWorker, self).heartbeat(timeout, pipeline))
 
     def set_state(self, state: str, pipeline: Any = None) -> None:
-        self.patiently(lambda: super(RqWorker, self).set_state(state, pipeline))
+        if state != self._state or self.is_due("state", HEARTBEAT_S):
+            self.patiently(lambda: super(RqWorker, self).set_state(state, pipeline))
 
     def check_for_suspension(self, burst: bool) -> None:
-        self.patiently(lambda: super(RqWorker, self).check_for_suspension(burst))
+        """claim.lua looks at the flag itself: here it only becomes a state that people see."""
+        if burst or self.is_due("suspension", SUSPENSION_S):
+            self.patiently(lambda: super(RqWorker, self).check_for_suspension(burst))
+
+    def is_due(self, what: str, every_s: float) -> bool:
+        """Whether it was not done for so long; then it counts as done now."""
+        now = time.monotonic()
+        if now - self.done_at.get(what, float("-inf")) < every_s:
+            return False
+        self.done_at[what] = now
+        return True

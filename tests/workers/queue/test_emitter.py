@@ -7,7 +7,7 @@ import threading
 import pytest
 from redis.exceptions import ConnectionError as StoreAway
 
-from workers.queue.emitter import Emitter, Told
+from workers.queue.emitter import ENDS_PER_CALL, Emitter, Told, Written
 from workers.queue.patience import patiently
 from workers.queue.pulse import Pulse
 from workers.wire import EndEvent, TokenEvent
@@ -29,17 +29,19 @@ class Store:
         self.open = threading.Event()
         self.open.set()
 
-    def journal(self, pool, groups):
+    def tell(self, pool, worker, told):
         self.open.wait(30)
         if self.failures:
             self.failures -= 1
             raise StoreAway("away")
-        self.calls.append([(item.job_id, [e.index for e in events]) for item, events in groups])
-        return [item.job_id for item, _ in groups if item in self.lost]
+        self.calls.append([words(said) for said in told])
+        return [said.item not in self.lost for said in told]
 
-    def finish(self, pool, worker, item, end, text):
-        self.calls.append((item.job_id, text))
-        return item not in self.lost
+
+def words(said):
+    """Its id, the places of its tokens, and of one that ends its text."""
+    indices = [event.index for event in said.tokens]
+    return said.item.job_id, indices, None if said.end is None else said.text
 
 
 def run(store, told):
@@ -53,11 +55,25 @@ def run(store, told):
     return lost, ended
 
 
-def test_what_has_come_is_one_call_and_ends_follow():
+def test_what_has_come_is_one_call_in_which_tokens_and_end_of_a_request_are_together():
     store = Store()
     told = [Told(ONE, token(0)), Told(TWO, token(5)), Told(ONE, token(1)), Told(ONE, END, "all")]
     assert run(store, told) == ([], [ONE])
-    assert store.calls == [[("r1", [0, 1]), ("r2", [5])], ("r1", "all")]
+    assert store.calls == [[("r1", [0, 1], "all"), ("r2", [5], None)]]
+
+
+def test_many_ends_are_several_calls_so_that_the_store_is_not_held_up():
+    items = [Claimed(f"r{n}", f"e{n}", 1, None) for n in range(ENDS_PER_CALL + 1)]
+    store = Store()
+    lost, ended = run(store, [Told(item, END) for item in items])
+    assert (lost, ended) == ([], items)
+    assert [len(call) for call in store.calls] == [ENDS_PER_CALL, 1]
+
+
+def test_a_mark_is_called_once_all_that_was_told_before_is_written():
+    store, seen = Store(), []
+    run(store, [Told(ONE, token(0)), Written(lambda: seen.append(len(store.calls)))])
+    assert seen == [1]
 
 
 def test_a_lost_lease_is_told():
@@ -68,13 +84,13 @@ def test_a_lost_lease_is_told():
 def test_an_outage_loses_nothing():
     store = Store(failures=4)
     assert run(store, [Told(ONE, token(0)), Told(ONE, END)]) == ([], [ONE])
-    assert store.calls == [[("r1", [0])], ("r1", "")]
+    assert store.calls == [[("r1", [0], "")]]
 
 
 def test_two_executions_of_one_request_are_told_apart():
     again, store = Claimed("r1", "e9", 1, None), Store()
     run(store, [Told(ONE, token(0)), Told(again, token(0))])
-    assert store.calls == [[("r1", [0]), ("r1", [0])]]
+    assert store.calls == [[("r1", [0], None), ("r1", [0], None)]]
 
 
 def test_a_thread_that_crashes_ends_its_process():

@@ -19,6 +19,7 @@ from rq.job import Job
 from tests.workers.queue.conftest import Node
 from workers.queue.serializer import MsgpackSerializer
 from workers.wire import TERMINAL, EndEvent, TokenEvent, WebhookTarget
+from workers.worker_store import Said
 
 WORKERS = st.sampled_from(["w1", "w2"])
 IDS = st.sampled_from([f"r{i}" for i in range(5)])
@@ -89,6 +90,18 @@ class Queue(RuleBasedStateMachine):
         text = "".join(event(i).text for i in range(done))
         kept = self.store.finish("cpu", worker, item, DONE, text)
         assert not again or self.store.finish("cpu", worker, item, DONE, "other") == kept
+
+    @rule(worker=WORKERS, count=st.integers(1, 2), again=st.booleans())
+    def tell(self, worker, count, again):
+        """Tokens and ends of all that it has, in one call: of each all of it or nothing."""
+        mine, self.believed[worker] = self.believed[worker], {}
+        told = [(item, [event(i) for i in range(done + count)]) for item, done in mine.values()]
+        said = [
+            Said(item, events[-count:], DONE, "".join(one.text for one in events))
+            for item, events in told
+        ]
+        kept = self.store.tell("cpu", worker, said)
+        assert not again or self.store.tell("cpu", worker, said) == kept
 
     @rule(worker=WORKERS)
     def beat(self, worker):

@@ -1,6 +1,7 @@
 """What a pool does with items that are cancelled, moved or lost while a restorer has them."""
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -147,7 +148,7 @@ def test_only_what_files_may_know_goes_to_a_restorer(desk, num_tokens, journal, 
     item = desk.claim("r1", token_ids=tuple(range(num_tokens)))
     told = [TokenEvent(index=n, token_id=1, text="", digest="0") for n in range(journal)]
     desk.node.store.journal("cpu", [(item, told)])
-    desk.worker.hand_in(item)
+    desk.worker.hand_in(replace(item, is_first=not journal))
     assert desk.worker.sessions.of_prompts.empty() == (not to_a_restorer)
     assert desk.worker.inbox.empty() == to_a_restorer
 

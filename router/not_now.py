@@ -1,0 +1,36 @@
+"""What a request is told that would be taken later: why not now, and when to ask again.
+
+The HTTP door says it with 429 and Retry-After, what comes by a stream ends with it.
+"""
+
+from math import ceil
+from typing import Final
+
+from workers.wire import EndEvent
+
+TENANT_HAD_ITS_SHARE: Final = "this tenant has asked for as much as it may"
+
+
+def class_is_full(waiting: int) -> str:
+    """Why one more is not taken."""
+    return f"{waiting} requests of its class wait already"
+
+
+def retry_after_s(wait_ms: float) -> int:
+    """Whole seconds, one at least."""
+    return max(1, ceil(wait_ms / 1000))
+
+
+def ask_again(reason: str, wait_ms: float) -> str:
+    """The whole sentence."""
+    return f"{reason}; ask again in {retry_after_s(wait_ms)} s"
+
+
+def not_now(reason: str, wait_ms: float, code: str) -> EndEvent:
+    """The end of such a request."""
+    return EndEvent(
+        status="failed",
+        code=code,
+        error=ask_again(reason, wait_ms),
+        retry_after_s=retry_after_s(wait_ms),
+    )

@@ -1,0 +1,142 @@
+"""What is admitted and has no pool yet takes turns: each goes where its plan says, or stays held.
+
+    hold ──► held ──place──► routings ──one script──► queues of the pools
+               ▲      └── no pool has room for it: asked again when something has changed
+
+A held message stays pending in its stream: if the router dies, it is read again. All that is placed
+in one go is handed over by one call; the pools are looked at again when one of it went otherwise.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from router.consumer import Consumer, Entry
+from router.dispatch import dispatch, expire, refuse_message
+from router.entry import read_entry
+from router.forecast import rank_of
+from router.placement import Plan, place
+from router.pools import PoolView, Wanted
+from router.refusal import Refused
+from router.sight import Sight
+from router.turns import Turns
+from workers.address import Networks
+from workers.clock import now_ms
+from workers.sla import SlaTable
+from workers.store import Store
+from workers.wire import Request
+
+PLACED: Final = ("routed", "waits")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A request that is admitted and not placed.   home: the pool of its session's last request"""
+
+    entry: Entry
+    request: Request
+    wanted: Wanted
+    home: str | None
+
+
+class Placer:
+    """One router's.   prefetch: told of each session whose files will be wanted; never waits"""
+
+    def __init__(
+        self,
+        store: Store,
+        consumer: Consumer,
+        sight: Sight,
+        table: SlaTable,
+        *,
+        allow: Networks,
+        prefetch: Callable[[str, str], object],
+    ) -> None:
+        self.store, self.consumer, self.sight, self.table = store, consumer, sight, table
+        self.allow, self.prefetch = allow, prefetch
+        self.turns = Turns(table)
+        self.held: list[Held] = []
+        self._seen: tuple[PoolView, ...] = ()  # by those that are held
+
+    def hold(self, held: Held) -> None:
+        self.held.append(held)
+        self._seen = ()
+
+    def holds(self, request_id: str | None) -> bool:
+        return any(held.request.id == request_id for held in self.held)
+
+    def by_class(self) -> dict[str, int]:
+        """How many are held of each class."""
+        return Counter(held.wanted.sla for held in self.held)
+
+    def drop(self, request_id: str | None) -> None:
+        """What is held under this id is no request any more."""
+        for held in [held for held in self.held if held.request.id == request_id]:
+            self.consumer.let_go(held.entry)
+            self.held.remove(held)
+
+    def place_all(self) -> None:
+        """Those that are held take turns, unless nothing has changed since they last did."""
+        if not self.held:
+            return
+        views = self.sight.views()
+        if views == self._seen:
+            self.drop_expired()
+            return
+        self._seen = views
+        again, self.held = sorted(self.held, key=lambda h: rank_of(h.wanted, self.table)), []
+        lines = {sla: [h for h in again if h.wanted.sla == sla] for sla in self.table.names}
+        iterators = {sla: iter(line) for sla, line in lines.items()}
+        placed: list[tuple[Held, Plan]] = []
+        for sla in self.turns.order({sla: len(line) for sla, line in lines.items()}):
+            held = next(iterators[sla])
+            if self.place(held, placed):
+                self.turns.served(sla)
+            else:
+                self.held.append(held)
+        self.hand_over(placed)
+
+    def drop_expired(self) -> None:
+        again, self.held = self.held, []
+        for held in again:
+            if is_expired(held.request):
+                expire(self.store, held.entry, held.request)
+            else:
+                self.held.append(held)
+
+    def place(self, held: Held, placed: list[tuple[Held, Plan]]) -> bool:
+        """Onto `placed`, if its plan says so, or to its end.   False: it is still here."""
+        entry, request = held.entry, held.request
+        if is_expired(request):
+            expire(self.store, entry, request)
+            return True
+        plan = place(held.wanted, held.home, self.sight.views(), self.table, now_ms())
+        too_large = plan.kind == "refuse" and plan.field == "max_tokens"
+        if plan.kind == "wait" or (too_large and self.sight.is_loading()):
+            return False
+        if plan.kind == "refuse":
+            code = "too_large" if too_large else "impossible_deadline"
+            fields, _ = read_entry(entry.fields)
+            refused = Refused(plan.field, plan.reason, code)
+            refuse_message(self.store, self.allow, entry, refused, fields)
+        else:
+            placed.append((held, plan))
+            self.sight.queued(held.wanted, plan.pool, plan.then)
+        return True
+
+    def hand_over(self, placed: list[tuple[Held, Plan]]) -> None:
+        """Into the queues, all at once, but those whose tenant has had what it may ask for."""
+        if not placed:
+            return
+        outcomes = dispatch(self.store, [(held.entry, held.request, plan) for held, plan in placed])
+        for (held, _), outcome in zip(placed, outcomes, strict=True):
+            request = held.request
+            if outcome in PLACED and request.session_id is not None:
+                self.prefetch(request.tenant, request.session_id)
+        if any(outcome != "routed" for outcome in outcomes):
+            self.sight.forget()  # it was counted as queued
+
+
+def is_expired(request: Request) -> bool:
+    return request.deadline_ms is not None and request.deadline_ms <= now_ms()

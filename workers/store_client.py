@@ -1,0 +1,89 @@
+"""The store's connections: Redis clients that never re-send a write, and scripts by their names.
+
+A write is never re-sent by the client library: a lost reply would double it. What is retried is a
+whole script, by us, because each one tells a repeat from a first time.
+"""
+
+import os
+from collections.abc import Iterable
+from typing import Any, Final, Self
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from workers.kill_point import reach
+from workers.script import Value, script_text
+from workers.settings import Settings
+from workers.sla import SlaTable
+from workers.wire import KEEP_S, Keys
+
+CLASSES: Final = SlaTable()
+
+
+class StoreClient:
+    """One node's connections to Redis. Safe to share between threads."""
+
+    def __init__(
+        self,
+        url: str,
+        keys: Keys,
+        *,
+        timeout_s: float = 5.0,
+        result_ttl_s: int = 4 * 86400,
+        lease_s: float = 15.0,
+        max_attempts: int = 4,
+        requests_per_min: int = 0,
+        tokens_per_min: int = 0,
+        table: SlaTable = CLASSES,
+    ) -> None:
+        """requests_per_min, tokens_per_min: what each tenant may ask for; 0: any number."""
+        # rq reads its prefix when it is first imported: set before anybody does
+        os.environ["RQ_KEY_PREFIX"] = keys.rq_prefix
+        self.url = url
+        self.keys = keys
+        self.timeout_s = timeout_s
+        self.result_ttl_s = result_ttl_s
+        self.lease_s = lease_s
+        self.max_attempts = max_attempts
+        self.rates = (requests_per_min, tokens_per_min)
+        self.table = table
+        self.redis = self.blocking(0.0)
+        self._scripts: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, settings: Settings, *, timeout_s: float = 5.0) -> Self:
+        """The store that the settings name."""
+        return cls(
+            settings.url,
+            Keys(settings.key_prefix, settings.classes.names),
+            timeout_s=timeout_s,
+            result_ttl_s=settings.result_ttl_s,
+            lease_s=settings.lease_s,
+            max_attempts=settings.max_attempts,
+            requests_per_min=settings.tenant_requests_per_min,
+            tokens_per_min=settings.tenant_tokens_per_min,
+            table=settings.classes,
+        )
+
+    def blocking(self, block_s: float) -> Redis:
+        """A client for reads that block up to block_s: no retries, a timeout beyond the block."""
+        return Redis.from_url(
+            self.url,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=block_s + self.timeout_s,
+            socket_connect_timeout=self.timeout_s,
+            protocol=3,
+            legacy_responses=True,
+        )
+
+    def run(self, name: str, keys: Iterable[str], *arguments: Value) -> Any:
+        """Call the script workers/lua/NAME.lua; the common arguments are put before its own."""
+        script = self._scripts.get(name)
+        if script is None:
+            script = self._scripts[name] = self.redis.register_script(script_text(name))
+        common = (self.keys.prefix, self.keys.rq_prefix, KEEP_S, self.result_ttl_s)
+        reach(f"before {name}")
+        said = script(keys=list(keys), args=[*common, *arguments])
+        reach(f"after {name}")
+        return said
