@@ -11,8 +11,10 @@ turn.gone(), or let EventStream do it.
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
+import xxhash
 from starlette.types import Receive
 
 from ingest.desk import Desk, Visit
@@ -20,7 +22,13 @@ from ingest.errors import ApiError, status_of
 from ingest.keys import Key
 from ingest.sse import unless_gone
 from ingest.tokens import Stopping
+from router.answer_form import choice_of, tools_of
+from router.prompt import variables_of
+from workers.text.answer import AnswerReader, Said
 from workers.text.text_model import TextModel
+from workers.text.thoughts import Thought
+from workers.text.tool_calls.bodies import Call
+from workers.text.tool_calls.reading import Text
 from workers.wire import EndEvent, Request, TokenEvent, Usage
 
 RETRY_STOPPING_S: Final = 2  # the next process is there by then
@@ -116,11 +124,12 @@ class Answer:
 class Turn:
     """A request that was accepted, and its answer as it comes."""
 
-    def __init__(self, visit: Visit, text: TextModel) -> None:
+    def __init__(self, visit: Visit, text: TextModel, reader: AnswerReader) -> None:
         self.request: Request = visit.request
         self.text = text
         self.gone = visit.gone  # to be called when the client left before the end
-        self._visit = visit
+        self._visit, self._reader = visit, reader
+        self._reasoning_tokens = 0
 
     async def pieces(self) -> AsyncIterator[list[Piece]]:
         """What came since the last, in order; the last list ends with the EndPiece.
@@ -146,13 +155,36 @@ class Turn:
             raise stopping(self.request.own_id) from None
 
     def _token(self, event: TokenEvent) -> list[Piece]:
-        logprobs = () if event.logprobs is None else (event.logprobs,)
-        return [TextPiece(event.text, logprobs)] if event.text or logprobs else []
+        """Its log probabilities go with the first text that it gives, if it gives any."""
+        self._reasoning_tokens += self._reader.is_thinking
+        pieces = [self._piece(said) for said in self._reader.push(event.text)]
+        if event.logprobs is None:
+            return pieces
+        for index, piece in enumerate(pieces):
+            if isinstance(piece, TextPiece):
+                pieces[index] = TextPiece(piece.text, (event.logprobs,))
+                return pieces
+        return [*pieces, TextPiece("", (event.logprobs,))]
 
     def _end(self, event: EndEvent) -> list[Piece]:
-        held = [TextPiece(event.text)] if event.text else []
+        said = chain(self._reader.push(event.text), self._reader.flush())
+        pieces = [self._piece(item) for item in said]
         usage = event.usage or Usage(prompt_tokens=0, output_tokens=0)
-        return [*held, EndPiece(event.finish_reason or "stop", usage, event)]
+        reason = event.finish_reason or "stop"
+        if reason == "stop" and self._reader.num_calls:
+            reason = "tool_calls"
+        end = EndPiece(reason, usage, event, self._reasoning_tokens)
+        return [*pieces, end]
+
+    def _piece(self, said: Said) -> Piece:
+        index = self._reader.num_calls - 1
+        if isinstance(said, Text):
+            return TextPiece(said.text)
+        if isinstance(said, Thought):
+            return ReasoningPiece(said.text)
+        if isinstance(said, Call):
+            return ToolCallPiece(index, call_id(self.request.id, index), said.name, "")
+        return ToolCallPiece(index, "", "", said.delta)
 
 
 async def begin(desk: Desk, fields: Mapping[str, Any], *, key: Key, door: str) -> Turn:
@@ -162,7 +194,26 @@ async def begin(desk: Desk, fields: Mapping[str, Any], *, key: Key, door: str) -
     door  the API's name, for the metrics
     """
     receipt = await desk.accept(fields, key=key, door=door)
-    return Turn(desk.visitors.enter(receipt), desk.text_model())
+    text = desk.text_model()
+    return Turn(desk.visitors.enter(receipt), text, reader_of(fields, text))
+
+
+def reader_of(fields: Mapping[str, Any], text: TextModel) -> AnswerReader:
+    """Reads the answer to a request of these fields, which was admitted.
+
+    What follows a prompt is its text alone: only an answer to messages has thoughts and calls.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    if "messages" not in given:
+        return AnswerReader("", text.tool_form, ())
+    calls, tools = choice_of(given, tools_of(given.get("tools", [])))
+    readable = tools if calls != "none" else ()
+    return AnswerReader(text.thoughts(variables_of(given, text)), text.tool_form, readable)
+
+
+def call_id(request_id: str, index: int) -> str:
+    """The id of a call: the same whenever the answer is read."""
+    return f"call_{xxhash.xxh3_64_hexdigest(f'{request_id} {index}'.encode())}"
 
 
 async def whole(turn: Turn, receive: Receive) -> Answer | None:
