@@ -12,6 +12,7 @@ from ingest.anthropic import routes as anthropic
 from ingest.batches import file_routes as files
 from ingest.batches import routes as batches
 from ingest.batches.clerk import Clerk
+from ingest.dashboard import feed, page
 from ingest.desk import Desk
 from ingest.openai import models
 from ingest.openai import routes as openai
@@ -23,7 +24,7 @@ from workers.text.text_model import TextModel
 
 MODEL_RETRY_S = 1.0
 APIS = (openai, models, responses, anthropic)  # those that clients know from elsewhere
-THEMES = (*APIS, jobs, listing, sessions, files, batches, health)
+THEMES = (*APIS, jobs, listing, sessions, files, batches, health, feed, page)
 
 
 def create_app(desk: Desk) -> FastAPI:
@@ -42,6 +43,7 @@ def create_app(desk: Desk) -> FastAPI:
     app.state.desk = desk
     app.state.watch = StallWatch()
     app.state.clerk = Clerk(desk)
+    app.state.feed = feed.Feed(desk)
     for theme in THEMES:
         app.include_router(theme.routes)
     errors.install(app)

@@ -41,3 +41,14 @@ def pressure(store: Store, sla: str) -> Pressure | None:
     """How full a class is; None: no router has said it lately."""
     told = cast(bytes | None, store.redis.get(store.keys.pressure(sla)))
     return None if told is None else msgspec.json.decode(told, type=Pressure)
+
+
+def pressures(store: Store) -> dict[str, Pressure]:
+    """How full each class is, of which a router has said it lately."""
+    classes = store.keys.classes
+    told = cast(list[bytes | None], store.redis.mget([store.keys.pressure(sla) for sla in classes]))
+    return {
+        sla: msgspec.json.decode(one, type=Pressure)
+        for sla, one in zip(classes, told, strict=True)
+        if one is not None
+    }

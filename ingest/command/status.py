@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
 
-from ingest.command.classes import Row, class_rows, classes_table
+from ingest.class_rows import Row, by_plan, class_rows
+from ingest.command.classes import classes_table
 from ingest.command.failure import Failure
 from ingest.pulse import Pulse, take_pulse
 from ingest.unread import known
-from workers.promises import pressure
+from workers.promises import pressures
 from workers.settings import settings
 from workers.store import Store
 from workers.wire import PoolLoad
@@ -37,10 +38,8 @@ def status(
     """Print what is known of a request, or how the node is."""
     store = Store.of(settings())
     if request_id is None:
-        pressures = {sla: pressure(store, sla) for sla in store.keys.classes}
-        told = {sla: one for sla, one in pressures.items() if one is not None}
         pulse = take_pulse(store)
-        show_node(pulse, class_rows(pulse, store.table, told), as_json)
+        show_node(pulse, class_rows(pulse, store.table, pressures(store)), as_json)
     else:
         show_job(store, request_id, as_json)
 
@@ -87,14 +86,6 @@ def pulse_object(pulse: Pulse, classes: list[Row]) -> dict[str, Any]:
         "num_routers": pulse.num_routers,
         "loads": msgspec.to_builtins(pulse.loads),
     }
-
-
-def by_plan(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
-    """How many requests were placed by each plan, and why."""
-    plans: dict[str, dict[str, int]] = {}
-    for (plan, why), count in counts.items():
-        plans.setdefault(plan, {})[why or "unplanned"] = count
-    return plans
 
 
 def show_node(pulse: Pulse, classes: list[Row], as_json: bool) -> None:

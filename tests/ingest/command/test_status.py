@@ -1,6 +1,7 @@
 """What `lockstep status` says of sessions and of classes."""
 
-from ingest.command.classes import class_rows, kept, promise, waiting
+from ingest.class_rows import class_rows
+from ingest.command.classes import kept, promise, waiting
 from ingest.command.status import sessions_line
 from ingest.pulse import Pulse
 from workers.sla import SlaTable

@@ -1,0 +1,1 @@
+"""The page at / and what feeds it: one look at the node a second, for whoever watches."""
