@@ -36,7 +36,7 @@ COMMANDS: Final[Mapping[str, Place]] = {
     "session": Place("session.app", "app", "conversations kept here: list, export, fork, rm"),
     "eval": Place("eval", "eval_command", "logits or perplexity of a model, without a node"),
     "verify": Place("verify", "verify_command", "compute an answer again and prove it equal"),
-    "doctor": Place("doctor", "doctor_command", "what is wrong with this node, and what to do"),
+    "doctor": Place("doctor.app", "doctor_command", "what is wrong with this node, and what to do"),
     "bench": Place("bench.app", "app", "measure speed, beside a peer"),
     "plan": Place("plan", "plan_command", "what a node could take, in a simulation"),
     "completion": Place("completion", "completion", "what makes a shell complete all this by Tab"),
