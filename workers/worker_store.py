@@ -66,13 +66,20 @@ class BeatReply:
 class Said:
     """What a worker says of one execution: tokens, then its end if it ends.
 
-    text  of an end: all that the request printed
+    text   of an end: all that the request printed
+    after  of an end without tokens: how many the journal must hold; 0: it is not looked at
     """
 
     item: Claimed
     tokens: Sequence[TokenEvent] = ()
     end: EndEvent | None = None
     text: str = ""
+    after: int = 0
+
+    @property
+    def before(self) -> int:
+        """How many tokens the journal must hold already."""
+        return self.tokens[0].index if self.tokens else self.after
 
 
 class WorkerStore(Store):
@@ -123,7 +130,8 @@ class WorkerStore(Store):
         """
         arguments: list[Value] = []
         for said in told:
-            arguments += [said.item.job_id, said.item.execution_id, len(said.tokens)]
+            arguments += [said.item.job_id, said.item.execution_id]
+            arguments += [said.before, len(said.tokens)]
             for event in said.tokens:
                 fields = flat(token_fields(event))
                 arguments += [token_entry_id(event.index), len(fields), *fields]

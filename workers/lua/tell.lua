@@ -7,9 +7,9 @@
 --
 -- KEYS[1] RQ's hash of the worker
 -- ARGV[5] queue name   ARGV[6] worker
--- ARGV[7] ... of each request: id, execution, n, and n times: entry id, width, that many arguments;
---   then the width of the end event, 0: it goes on; else RQ's result, encoded, the whole text, and
---   that many arguments
+-- ARGV[7] ... of each request: id, execution, how many tokens its journal must hold before; n, and
+--   n times: entry id, width, that many arguments; then the width of the end event, 0: it goes on;
+--   else RQ's result, encoded, the whole text, and that many arguments
 -- returns the places, from 1, of those whose lease is lost, also just now; nothing was written for
 -- them
 -- include names
@@ -24,9 +24,9 @@ local worked_ms = 0
 -- What is said of the next one. tokens: of each {entry id, place of its fields, width}; first and
 -- width: of its end, none when width is 0.
 local function next_one()
-  local one = { id = ARGV[i], execution = ARGV[i + 1], tokens = {} }
-  local n = tonumber(ARGV[i + 2])
-  i = i + 3
+  local one = { id = ARGV[i], execution = ARGV[i + 1], before = tonumber(ARGV[i + 2]), tokens = {} }
+  local n = tonumber(ARGV[i + 3])
+  i = i + 4
   for k = 1, n do
     local width = tonumber(ARGV[i + 1])
     one.tokens[k] = { ARGV[i], i + 2, width }
@@ -44,12 +44,10 @@ local function end_event(one)
   return flat
 end
 
--- Whether a token is missing before those that are said: then the store has lost the end of its
--- log while the worker lived on.
+-- Whether a token is missing before what is said: then the store has lost the end of its log while
+-- the worker lived on.
 local function lacks_tokens(one)
-  if #one.tokens == 0 then return false end
-  local index = tonumber(string.match(one.tokens[1][1], '%d+$'))
-  return index > 1 and redis.call('XLEN', tokens_key(one.id)) < index - 1
+  return one.before > 0 and redis.call('XLEN', tokens_key(one.id)) < one.before
 end
 
 local function append(id, entry, first, width)

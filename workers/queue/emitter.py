@@ -108,10 +108,17 @@ def said_in(batch: Iterable[Told | Written | None]) -> list[Said]:
             if isinstance(told.event, TokenEvent):
                 events.append(told.event)
     return [
-        Said(told.item, tokens[name], ended_by(told.event), told.text)
+        Said(told.item, tokens[name], ended_by(told.event), told.text, num_told(told.event))
         for name, told in last.items()
     ]
 
 
 def ended_by(event: TokenEvent | EndEvent) -> EndEvent | None:
     return event if isinstance(event, EndEvent) else None
+
+
+def num_told(event: TokenEvent | EndEvent) -> int:
+    """Of the end of an answer: how many tokens were said of it."""
+    if not isinstance(event, EndEvent) or event.status != "finished" or event.usage is None:
+        return 0
+    return event.usage.output_tokens
