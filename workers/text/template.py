@@ -85,14 +85,20 @@ class ChatTemplate:
             ) from error
 
     def try_out(self) -> None:
-        """Render small conversations. Raises BadTemplate; a template may refuse some of them."""
+        """Render small conversations. Raises BadTemplate; a template may refuse some of them, but
+        not all.
+        """
+        refusals: list[TemplateError] = []
         for messages in TRIALS:
             try:
                 self.render(messages, TRIAL_VARIABLES)
             except BadTemplate:
                 raise
-            except TemplateError:
-                continue
+            except TemplateError as error:
+                refusals.append(error)
+        if len(refusals) == len(TRIALS):
+            reason = f"the model's chat template refuses even one question: {refusals[0]}"
+            raise BadTemplate(reason) from refusals[0]
 
 
 def _line(error: BaseException) -> str:

@@ -173,6 +173,8 @@ def _byte_level(fields: Mapping[str, Any]) -> Tokenizer:
     if pre not in SPLITS:
         raise UnknownTokenizer(f"pre-tokenizer {pre!r} is not supported")
     vocabulary = _vocabulary(fields)
+    if PREFIX + "merges" not in fields and any(map(_is_joined, vocabulary)):
+        raise UnknownTokenizer("the file holds no tokenizer.ggml.merges: no text could be encoded")
     merges = [_pair(merge) for merge in fields.get(PREFIX + "merges") or ()]
     known = [
         m for m in merges if m[0] in vocabulary and m[1] in vocabulary and m[0] + m[1] in vocabulary
@@ -182,6 +184,11 @@ def _byte_level(fields: Mapping[str, Any]) -> Tokenizer:
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
     return tokenizer
+
+
+def _is_joined(text: str) -> bool:
+    """Whether plain text becomes this token by merges only."""
+    return len(text) > 1 and not text.startswith("\0")
 
 
 def _pair(merge: str) -> tuple[str, str]:

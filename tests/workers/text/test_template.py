@@ -149,3 +149,9 @@ def test_a_template_nested_too_deeply_is_refused():
 def test_a_template_that_does_not_parse_is_refused():
     with pytest.raises(TemplateError, match="broken"):
         ChatTemplate("{% if %}")
+
+
+def test_a_template_that_refuses_every_conversation_is_refused():
+    with pytest.raises(BadTemplate, match="refuses even one question: .* not today"):
+        ChatTemplate("{{ raise_exception('not today') }}").try_out()
+    ChatTemplate("{% if messages|length > 1 %}{{ raise_exception('x') }}{% endif %}").try_out()

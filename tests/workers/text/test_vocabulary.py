@@ -56,7 +56,7 @@ def test_end_ids_are_declared_or_known_by_their_text(default_text):
 
 def test_a_word_that_reads_like_an_end_token_ends_nothing():
     """Only a control token's text counts, not a normal token's."""
-    fields = gpt2(tokens=["a", "b", "<EOT>", "<|im_end|>", "[PAD4]"], merges=None)
+    fields = gpt2(tokens=["a", "b", "<EOT>", "<|im_end|>", "[PAD4]"], merges=[])
     assert model_of(fields).end_ids == {3}
 
 
@@ -113,6 +113,7 @@ def test_user_defined_tokens_are_cut_out_of_any_text():
         ({"token_type": [1]}, "5 tokens but 1 token types"),
         ({"eos_token_id": 5}, "eos_token_id is 5, but there are 5 tokens"),
         ({"model": "llama"}, "tokenizer.ggml.scores"),
+        ({"merges": None}, "no tokenizer.ggml.merges"),
     ],
 )
 def test_a_tokenizer_that_cannot_be_built_is_named(changes, said):
