@@ -5,7 +5,7 @@ import pytest
 from tests.chaos.faults.menu import MENU
 from tests.chaos.run import one_run
 
-SHORT = ["kill_at_finish", "doubles", "kill_store", "garbage"]
+SHORT = ["kill_at_tell", "doubles", "kill_store", "garbage"]
 
 
 def test_a_short_storm_costs_no_request():

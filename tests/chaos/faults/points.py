@@ -30,9 +30,9 @@ def kill_at_point(storm: Storm) -> None:
     die_at(storm, storm.chance.choice(POINTS))
 
 
-def kill_at_finish(storm: Storm) -> None:
-    """Where a result, its end and its webhook are written: most depends on it."""
-    die_at(storm, storm.chance.choice(["before finish", "after finish"]))
+def kill_at_tell(storm: Storm) -> None:
+    """Where tokens, ends and webhooks are written: most depends on it."""
+    die_at(storm, storm.chance.choice(["before tell", "after tell"]))
 
 
 def kill_at_claim(storm: Storm) -> None:
@@ -42,10 +42,6 @@ def kill_at_claim(storm: Storm) -> None:
 
 def kill_at_route(storm: Storm) -> None:
     die_at(storm, storm.chance.choice(["before route", "after route"]))
-
-
-def kill_at_journal(storm: Storm) -> None:
-    die_at(storm, storm.chance.choice(["before journal", "after journal"]))
 
 
 def kill_at_accept(storm: Storm) -> None:
