@@ -101,9 +101,7 @@ def jobs_table(title: str, jobs: list[dict[str, Any]], now_ms: int) -> Table:
 
 def footer(look: Look) -> Text:
     """Where sessions are, which plans were made, which programs were restarted."""
-    tiers = [
-        f"{t['tier']}{' ' + t['pool'] if t['pool'] else ''} {t['sessions']}" for t in look["tiers"]
-    ]
+    tiers = [f"{tier['tier']} {tier['pool']} {tier['sessions']}" for tier in look["tiers"]]
     plans = [f"{plan} {sum(whys.values())}" for plan, whys in look["placements"].items()]
     again = [f"{n} {p['restarts']}" for n, p in look["programs"].items() if p["restarts"]]
     parts = ["sessions: " + (", ".join(tiers) or "none"), "placed: " + (", ".join(plans) or "none")]

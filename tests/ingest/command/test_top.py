@@ -1,6 +1,7 @@
 """`lockstep top` shows what a look at the node says: once, as JSON, in any height."""
 
 import json
+from io import StringIO
 
 import pytest
 from rich.console import Console
@@ -26,7 +27,7 @@ def store(monkeypatch, tiny_home, redis_url):
 
 
 def shown(told, **how) -> str:
-    console = Console(width=120, record=True, file=open("/dev/null", "w"))
+    console = Console(width=120, record=True, file=StringIO())
     console.print(screen(told, Speeds(), **how))
     return console.export_text()
 
