@@ -43,7 +43,7 @@ RANGES: Final[Mapping[str, Range]] = {  # as OpenAI and vLLM have them
     "min_p": Range(0, 1),
     "presence_penalty": Range(-2, 2),
     "frequency_penalty": Range(-2, 2),
-    "repetition_penalty": Range(0, 10, above_low=True),
+    "repetition_penalty": Range(0.01, 10),  # a logit divided by less may be no number any more
     "seed": Range(0, 2**64 - 1, whole=True),
     "choice": Range(0, 127, whole=True),
 }

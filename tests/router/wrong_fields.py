@@ -74,7 +74,7 @@ REFUSED = [
     ({"min_p": 1.5}, "min_p", "from 0 to 1", "bad_request"),
     ({"presence_penalty": 3}, "presence_penalty", "from -2 to 2", "bad_request"),
     ({"frequency_penalty": -3}, "frequency_penalty", "from -2 to 2", "bad_request"),
-    ({"repetition_penalty": 0}, "repetition_penalty", "above 0", "bad_request"),
+    ({"repetition_penalty": 1e-9}, "repetition_penalty", "0.01", "bad_request"),
     ({"seed": -1}, "seed", "from 0 to 18446744073709551615", "bad_request"),
     ({"seed": 2**64}, "seed", "from 0 to", "bad_request"),
     ({"seed": 1.5}, "seed", "an integer", "bad_request"),
@@ -211,6 +211,7 @@ REFUSED = [
     ({"modalities": ["audio"]}, "modalities", "['text']", "unsupported"),
     ({"audio": {}}, "audio", "not offered", "unsupported"),
     ({"web_search_options": {}}, "web_search_options", "not offered", "unsupported"),
+    ({"moderation": {}}, "moderation", "not offered", "unsupported"),
     ({"echo": True}, "echo", "/v1/completions only", "unsupported"),
     ({"suffix": "end"}, "suffix", "not offered", "unsupported"),
 ]

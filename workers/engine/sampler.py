@@ -83,7 +83,7 @@ class Sampler:
         scores[self._hidden] = -np.inf
         if sequence.mask is not None:
             scores[~sequence.mask.allowed()] = -np.inf
-        if params.temperature == 0:
+        if np.float32(params.temperature) == 0:  # also one that is too small to divide by
             return int(np.argmax(scores))  # the first of the largest
         scores -= scores.max()
         scores /= np.float32(params.temperature)

@@ -191,3 +191,9 @@ def test_more_logprobs_than_tokens_gives_all():
     sampler = Sampler(ReferenceOps(), frozenset())
     draw = sampler.sample([(sequence_of(temperature=0, logprobs=20), 0)], logits_of()[None])[0]
     assert [token_id for token_id, _ in draw.logprobs] == [1, 1, 3, 2, 0]
+
+
+def test_a_temperature_too_small_to_divide_by_is_greedy():
+    """Found by schemathesis: 0 / 0 is no number."""
+    for temperature in (1e-300, 1e-46, 1e-6):
+        assert drawn(temperature=temperature, count=5) == {1}
