@@ -16,6 +16,7 @@ from ingest.command.bench import node as bench_node
 from ingest.command.bench.progress import bar
 from ingest.command.bench.queue_command import queue
 from ingest.command.bench.serve.command import serve
+from ingest.command.bench.soak_command import soak
 from ingest.command.failure import USAGE, Failure
 from workers.settings import settings
 
@@ -196,6 +197,7 @@ def kv(
 
 app.command()(queue)
 app.command()(serve)
+app.command()(soak)
 
 
 def numbers(option: str, text: str) -> list[int]:

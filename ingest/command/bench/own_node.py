@@ -25,7 +25,7 @@ Programs = Mapping[str, Sequence[str]]  # name to `python -m` and arguments, in 
 
 
 class Node:
-    """Processes over a temporary home; they are told to stop in the reverse order."""
+    """Processes over a temporary home."""
 
     def __init__(
         self, home: Path, folder: Path, programs: Programs, options: Mapping[str, str]
@@ -74,9 +74,12 @@ class Node:
         return {name: cpu_us(process.pid) for name, process in self.processes.items()}
 
     def stop(self) -> None:
-        for process in reversed(self.processes.values()):
+        """The first one, whom the others need, when they have gone."""
+        first, *others = self.processes.values()
+        for process in others:
             process.terminate()
-        for process in self.processes.values():
+        for process in (*others, first):
+            process.terminate()
             try:
                 process.wait(STOP_S)
             except subprocess.TimeoutExpired:
