@@ -38,6 +38,7 @@ UNSUPPORTED: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
     "modalities": ((["text"],), "only ['text'] is offered"),
     "audio": ((), NOT_OFFERED),
     "web_search_options": ((), NOT_OFFERED),
+    "moderation": ((), NOT_OFFERED),
     "echo": ((False,), "is a field of /v1/completions only"),
     "suffix": (("",), NOT_OFFERED),
 }
