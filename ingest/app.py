@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from anyio.to_thread import run_sync
 from fastapi import FastAPI
 
-from ingest import errors, health, jobs, listing, sessions
+from ingest import errors, health, jobs, listing, openapi, sessions
 from ingest.anthropic import routes as anthropic
 from ingest.batches import file_routes as files
 from ingest.batches import routes as batches
@@ -47,6 +47,7 @@ def create_app(desk: Desk) -> FastAPI:
     for theme in THEMES:
         app.include_router(theme.routes)
     errors.install(app)
+    openapi.install(app, desk.keys.classes)
     return app
 
 

@@ -162,6 +162,8 @@ def decode_header(data: bytes, path: Path) -> tuple[ObjectHeader, list[bytes]]:
 
     Raises CorruptFile, NewerVersion.
     """
+    if len(data) < OBJECT_HEAD.size + SUM_BYTES:
+        raise CorruptFile(path, f"a header of {len(data)} bytes")
     _check_sum(data, path, "header")
     (_, version, kind, num_bytes, num_tokens, payload_bytes, key, parent, fingerprint, tenant) = (
         OBJECT_HEAD.unpack_from(data)

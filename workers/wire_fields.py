@@ -51,8 +51,15 @@ def end_fields(event: EndEvent) -> dict[str, str | int]:
 
 
 def parse_entry(entry_id: str | bytes, fields: Mapping[bytes, bytes]) -> TokenEvent | EndEvent:
-    """The event that an entry of a token stream holds."""
+    """The event that an entry of a token stream holds. Raises ValueError: no pool wrote it."""
     name = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
+    try:
+        return _event(name, fields)
+    except (LookupError, TypeError, ArithmeticError) as error:
+        raise ValueError(f"entry {name} is no event: {error!r}") from error
+
+
+def _event(name: str, fields: Mapping[bytes, bytes]) -> TokenEvent | EndEvent:
     job = parse_job(fields)
     if name == END_ENTRY_ID:
         return end_of(job)

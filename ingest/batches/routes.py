@@ -77,7 +77,7 @@ async def cancel(batch_id: str, request: Request) -> Response:
 def batch_of(body: dict[str, Any], key: Key) -> Batch:
     """Raises ApiError that names the field."""
     endpoint, window = body.get("endpoint"), body.get("completion_window")
-    if endpoint not in APIS:
+    if not isinstance(endpoint, str) or endpoint not in APIS:
         raise refused("endpoint", f"must be one of {', '.join(APIS)}, got {endpoint!r}")
     seconds = window_s(window) if isinstance(window, str) else None
     if seconds is None:

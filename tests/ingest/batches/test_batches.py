@@ -179,6 +179,13 @@ WRONG = {
 }
 
 
+def test_an_endpoint_of_any_type_is_refused_in_words(door):
+    """Found by schemathesis: a map was looked up among names."""
+    for endpoint in ({}, [], 7, True, ["/v1/completions"]):
+        body = {"input_file_id": "", "endpoint": endpoint, "completion_window": "24h"}
+        assert door.http.post("/v1/batches", json=body).status_code == 400
+
+
 @pytest.mark.parametrize("field", WRONG)
 def test_a_wrong_field_is_refused_by_name(client, door, field):
     file_id = client.upload(jsonl([chat_line("a")])).id
