@@ -1,0 +1,66 @@
+"""The Grafana dashboard asks for nothing that /metrics does not have, and for all that matters."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ingest.kv_metrics import NAMES
+from ingest.metrics import Metrics
+from ingest.programs import Program
+from ingest.pulse import Pulse
+from workers.cost import CostModel
+from workers.wire import PoolLoad
+
+BOARD = json.loads((Path(__file__).parents[2] / "docs" / "grafana" / "lockstep.json").read_text())
+PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
+QUERIES = [(panel["title"], t["expr"]) for panel in PANELS for t in panel["targets"]]
+WORDS = re.compile(r"lockstep_[a-z0-9_]+")
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    """/metrics of a node that has everything."""
+    kv = dict.fromkeys(NAMES, 1.0)
+    load = PoolLoad(pool="cpu", worker="w", state="ready", kv=kv, cost=CostModel(fixed_ms=1))
+    sla = ("standard", "kept")
+    pulse = Pulse(
+        streams={"standard": 1}, queues={"cpu": 0}, loads=[load], num_routers=1,
+        ends={sla: 1}, promises={sla: 1}, placements={("cpu", "room"): 1}, refusals={"late": 1},
+    )  # fmt: skip
+    metrics = Metrics()
+    metrics.programs.programs = [Program(name="api", state="running", keeper=1)]
+    disk = {"sessions": 1.0, "bytes": 2.0, "quota_bytes": 4.0}
+    return metrics.page(pulse, 0, disk).decode()
+
+
+@pytest.fixture(scope="module")
+def names(page) -> set[str]:
+    """All names of samples that the page may have."""
+    found = set()
+    for name, kind in re.findall(r"^# TYPE (\S+) (\w+)$", page, re.MULTILINE):
+        ends = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
+        found |= {name + end for end in ends}
+    return found
+
+
+@pytest.mark.parametrize(("title", "query"), QUERIES)
+def test_a_query_names_what_there_is(title, query, names):
+    asked = set(WORDS.findall(query))
+    assert asked and asked <= names, asked - names
+
+
+def test_a_histogram_is_on_the_board_or_it_is_of_no_use(names):
+    shown = {word for _, query in QUERIES for word in WORDS.findall(query)}
+    histograms = {name for name in names if name.endswith("_bucket")}
+    lengths = {"lockstep_request_prompt_tokens", "lockstep_request_generation_tokens"}
+    lengths |= {"lockstep_step_batch_size"}  # of these the mean is shown
+    assert {name for name in histograms - shown if name[:-7] not in lengths} == set()
+
+
+def test_panels_say_what_they_are_and_do_not_overlap():
+    assert all(panel["description"] and panel["title"] for panel in PANELS)
+    places = {(p["gridPos"]["x"], p["gridPos"]["y"]) for p in BOARD["panels"]}
+    assert len(places) == len(BOARD["panels"])
+    assert len({p["id"] for p in BOARD["panels"]}) == len(BOARD["panels"])
