@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 suite = @echo "== $(1)"; begin=$$(date +%s); $(2) || exit 1; echo "== $(1): $$(( $$(date +%s) - begin )) s"
 
 .PHONY: help build build-dev start test test-lint test-compiled test-pure test-slow \
-        chaos gpu-report gpu-kit test-gpu bench-gpu bench bench-27b bench-kv bench-peers tidy clean
+        chaos fuzz fuzz-api audit gpu-report gpu-kit test-gpu bench-gpu bench bench-27b bench-kv bench-peers tidy clean
 
 help:
 	@echo "make start        build what is missing, then run the node; Ctrl-C stops it"
@@ -27,6 +27,9 @@ help:
 	@echo "make test-pure    the host code's tests, uncompiled"
 	@echo "make test-slow    the tests that take minutes"
 	@echo "make chaos        whole nodes under seeded faults (SEED=1 MINUTES=5): tests/chaos/README.md"
+	@echo "make fuzz         hypothesis on messages, session files (INPUTS=100000): tests/security"
+	@echo "make fuzz-api     schemathesis against a whole node (EXAMPLES=100 SEED=1)"
+	@echo "make audit        known faults of the packages, where the advisory service is reachable"
 	@echo "make bench        benchmark tables, beside llama.cpp on the same file and threads"
 	@echo "make bench-27b    the same of random weights in Qwen3.5-27B's shape (15 GB), without a peer"
 	@echo "make test-gpu     every op and golden model on this machine's GPU, bit by bit"
@@ -115,6 +118,30 @@ test-slow: build-dev
 
 SEED ?= 1
 MINUTES ?= 5
+# Hypothesis on what may lie in Redis and on the disk: INPUTS for each test of the file.
+INPUTS ?= 100000
+fuzz: build-dev
+	@FUZZ_INPUTS=$(INPUTS) $(BIN)/python -m pytest tests/security/test_fuzz.py -k "not export"
+	@FUZZ_INPUTS=$$(( $(INPUTS) / 50 )) $(BIN)/python -m pytest tests/security/test_fuzz.py -k export
+
+# Schemathesis, which has an environment of its own, against a whole node with a tiny model.
+EXAMPLES ?= 100
+fuzz-api: build-dev build/fuzz/installed
+	@$(BIN)/python tests/security/fuzz_api.py --schemathesis build/fuzz/bin/schemathesis \
+	  --examples $(EXAMPLES) --seed $(SEED)
+
+# pip-audit, in the same environment, asks for known faults of what is installed here; strict: what it
+# cannot ask about is an error.
+audit: build-dev build/fuzz/installed
+	@$(PIP) freeze --exclude-editable > build/fuzz/frozen.txt
+	@build/fuzz/bin/pip-audit --strict --requirement build/fuzz/frozen.txt --no-deps --disable-pip
+
+build/fuzz/installed: pyproject.toml | $(BIN)/python
+	@$(PYTHON) -m venv build/fuzz
+	@build/fuzz/bin/python -m pip --disable-pip-version-check -qq install $$($(BIN)/python -c "import \
+	  tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['fuzz'])")
+	@touch $@
+
 chaos: build-dev
 	@$(BIN)/python -m tests.chaos.run --seed $(SEED) --minutes $(MINUTES) --logs build/chaos/logs
 
