@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from router.forecast import Forecast, cost_of, empty_ttft_ms, forecast
+from router.balance import cost_of
+from router.forecast import Forecast, empty_ttft_ms, forecast
 from router.pools import PoolView, Wanted
 from router.ways import Way, handed_over
 from workers.sla import SlaTable

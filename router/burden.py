@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from router.forecast import cost_of, pace_promised, rank_of
+from router.balance import cost_of, pace_promised
+from router.forecast import rank_of
 from router.pools import PoolView, Wanted
 from workers.sla import SlaTable
 

@@ -6,7 +6,9 @@ Pure, from a PoolView and its cost model. A fluid picture, not a replay:
          what is ahead ends, one       in chunks beside      one step a token,
          after another                 what decodes          longer while prompts are computed
 
-What is less urgent is not ahead: the engine displaces it (workers/engine/scheduler.py).
+What is less urgent is not ahead: the engine displaces it (workers/engine/scheduler.py). What comes
+later and is more urgent passes meanwhile: all takes longer by the part of the pool's time that went
+to such lately (balance.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +16,15 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from router.balance import (
+    balanced,
+    blocks_of_one,
+    budget_of,
+    context_of_one,
+    cost_of,
+    passing,
+    tightest,
+)
 from router.pools import PoolView, Wanted
 from workers.cost import CostModel
 from workers.sla import SlaTable
@@ -61,12 +72,6 @@ class Crowd:
     prompts: float
 
 
-def cost_of(pool: PoolView) -> CostModel:
-    """The cost model of a pool that reports one."""
-    assert pool.cost is not None, pool.name
-    return pool.cost
-
-
 def rank_of(wanted: Wanted, table: SlaTable) -> int:
     """Who is first: the smallest."""
     return table[wanted.sla].rank_ms(wanted.arrival_ms, wanted.deadline_ms)
@@ -88,11 +93,13 @@ def forecast(
     backlog    requests of each class that are ahead of it beside those in the queue
     """
     crowd = crowd_of(wanted, pool, table, displaces)
-    wait_ms = wait_of(wanted, pool, crowd)
+    left = 1 - passing(wanted, pool, table)
+    wait_ms = wait_of(wanted, pool, crowd, table)
     wait_ms += backlog_ms(wanted, pool, crowd, table, backlog)
+    wait_ms /= left
     if not warm and wanted.kept_tokens:
         wait_ms = max(wait_ms, cost_of(pool).restore_ms(wanted.kept_tokens))
-    ttft_ms = wait_ms + prefill_of(wanted, pool, crowd)
+    ttft_ms = wait_ms + prefill_of(wanted, pool, crowd) / left
     tpot_ms = pace_of(wanted, pool, crowd, table)
     end_ms = ttft_ms + tpot_ms * (pool.output_of(wanted) - 1)
     return Forecast(wait_ms, ttft_ms, tpot_ms, end_ms)
@@ -110,22 +117,30 @@ def crowd_of(wanted: Wanted, pool: PoolView, table: SlaTable, displaces: bool) -
     lower_blocks = lower * blocks_of_one(pool)
     wanted_blocks = pool.waiting_blocks + sum(other.blocks for other in ahead) + wanted.blocks
     staying = max(0, pool.running - lower)
-    decodes = min(pool.places - 1, pool.running + len(ahead) + len(pool.coming))
-    each = pool.context_tokens / pool.decoding if pool.decoding else wanted.prompt_tokens
-    tightest = min((pace_promised(s, table) for s in (*pool.by_class, wanted.sla)), default=None)
-    budget_ms = tightest if tightest is not None else float("inf")
-    chunk = cost_of(pool).chunk(
-        budget_ms, decodes, decodes * each, wanted.prompt_tokens / 2, pool.step_tokens
-    )
+    decodes: float = min(pool.places - 1, pool.running + len(ahead) + len(pool.coming))
+    decodes = min(decodes, balanced(wanted, pool, table))
+    each = context_of_one(wanted, pool)
     return Crowd(
         ahead=ahead,
         places=pool.places - staying - len(ahead) - 1,
         blocks=pool.free_blocks + lower_blocks - wanted_blocks if pool.total_blocks else 0.0,
         decodes=max(0, decodes),
         context=max(0, decodes) * each,
-        chunk=max(SMALLEST_CHUNK, chunk),
+        chunk=chunk_of(wanted, pool, table, decodes, decodes * each),
         prompts=prompts_before(pool, table, level, staying),
     )
+
+
+def chunk_of(
+    wanted: Wanted, pool: PoolView, table: SlaTable, decodes: float, context: float
+) -> int:
+    """Prefill tokens of a step beside these decodes, as workers/engine/pace.py gives them room."""
+    cost = cost_of(pool)
+    base_ms = cost.step_ms(decodes, context)
+    safe_ms = cost.safe_ms(tightest(wanted, pool, table)) if decodes else float("inf")
+    room_ms = cost.prefill_room_ms(base_ms, safe_ms, budget_of(pool))
+    within = cost.tokens_within(room_ms, wanted.prompt_tokens / 2, pool.step_tokens)
+    return max(SMALLEST_CHUNK, within)
 
 
 def prompts_before(pool: PoolView, table: SlaTable, level: int, staying: int) -> float:
@@ -139,33 +154,19 @@ def prompts_before(pool: PoolView, table: SlaTable, level: int, staying: int) ->
     return known + untold * staying / max(1, pool.running)
 
 
-def pace_promised(sla: str, table: SlaTable) -> float:
-    """ms per token that a class promises; infinite: nothing."""
-    promised = table[sla].tpot_ms
-    return float("inf") if promised is None else float(promised)
-
-
-def blocks_of_one(pool: PoolView) -> float:
-    """KV blocks that a running sequence holds here, on average."""
-    used = pool.total_blocks - pool.free_blocks
-    return max(1.0, used / pool.running) if pool.running else 1.0
-
-
 def between_ends_ms(wanted: Wanted, pool: PoolView, table: SlaTable) -> float:
     """ms from one end to the next while the pool is full of requests like this one."""
-    return ends_ms(wanted, pool, crowd_of(wanted, pool, table, False))
+    return ends_ms(wanted, pool, crowd_of(wanted, pool, table, False), table)
 
 
-def ends_ms(wanted: Wanted, pool: PoolView, crowd: Crowd) -> float:
+def ends_ms(wanted: Wanted, pool: PoolView, crowd: Crowd, table: SlaTable) -> float:
     """ms from one end to the next while the pool is full of what is ahead."""
-    cost = cost_of(pool)
-    together = max(1.0, min(pool.places, max(pool.running, 1)))
-    if pool.total_blocks:
-        together = max(1.0, min(together, pool.total_blocks / blocks_of_one(pool)))
+    cost, together = cost_of(pool), balanced(wanted, pool, table)
     like = crowd.ahead or [typical(wanted, pool)]
     output = sum(pool.output_of(other) for other in like) / len(like)
     prefill_ms = sum(compute_ms(other, cost) for other in like) / len(like)
-    return prefill_ms + output * cost.step_ms(together, crowd.context) / together
+    context = together * context_of_one(wanted, pool)
+    return prefill_ms + output * cost.step_ms(together, context) / together
 
 
 def typical(wanted: Wanted, pool: PoolView) -> Wanted:
@@ -183,14 +184,14 @@ def compute_ms(wanted: Wanted, cost: CostModel) -> float:
     return wanted.uncached * cost.token_ms(max(0.0, before))
 
 
-def wait_of(wanted: Wanted, pool: PoolView, crowd: Crowd) -> float:
+def wait_of(wanted: Wanted, pool: PoolView, crowd: Crowd, table: SlaTable) -> float:
     """Until enough of what is ahead has ended."""
     ends = max(0.0, -crowd.places)
     if crowd.blocks < 0:
         ends = max(ends, -crowd.blocks / blocks_of_one(pool))
     if not ends:
         return 0.0
-    return ends * ends_ms(wanted, pool, crowd)
+    return ends * ends_ms(wanted, pool, crowd, table)
 
 
 def backlog_ms(
@@ -199,7 +200,7 @@ def backlog_ms(
     """Until what waits outside of the queue, and is as urgent or more, has been served."""
     level = table.urgency[table[wanted.sla].name]
     count = sum(n for sla, n in backlog.items() if table.urgency[table[sla].name] <= level)
-    return count * ends_ms(wanted, pool, crowd) if count else 0.0
+    return count * ends_ms(wanted, pool, crowd, table) if count else 0.0
 
 
 def prefill_of(wanted: Wanted, pool: PoolView, crowd: Crowd) -> float:

@@ -18,8 +18,9 @@ from types import MappingProxyType
 from typing import Final
 
 from router.admission import Refusal, refusal
+from router.balance import cost_of
 from router.burden import places_for, pressure
-from router.forecast import cost_of, empty_ttft_ms
+from router.forecast import empty_ttft_ms
 from router.pools import BLOCK_TOKENS, PoolView, Wanted
 from router.ways import Way, ways_of
 from workers.sla import SlaTable

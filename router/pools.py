@@ -3,14 +3,14 @@
 Plain values, made from reports, queues and hashes; nothing here decides or waits.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from workers.cost import CostModel
 from workers.wire import POOLS, PoolLoad, Request
 
+Number = TypeVar("Number", int, float)
 BLOCK_TOKENS: Final = 256  # token positions of one KV block, as pools count them
 STEP_TOKENS: Final = 512  # of one step, where a pool has not said it
 LETTERS_PER_TOKEN: Final = 4  # of messages that are not rendered yet; a guess
@@ -84,12 +84,15 @@ class PoolView:
     sequence_blocks: int = 0
     waiting_blocks: int = 0
     step_tokens: int = STEP_TOKENS
+    budget_ms: int = 0
     decoding: int = 0
     context_tokens: int = 0
     prefill_tokens: int = 0
     prefill_by_class: Mapping[str, int] = field(default_factory=dict)
     output_tokens: Mapping[str, float] = field(default_factory=dict)
     by_class: Mapping[str, int] = field(default_factory=dict)
+    prompts_per_s: Mapping[str, float] = field(default_factory=dict)
+    outputs_per_s: Mapping[str, float] = field(default_factory=dict)
     queue: tuple[Wanted, ...] = ()
     coming: tuple[Wanted, ...] = ()
 
@@ -168,19 +171,23 @@ def view_of(pool: str, loads: Sequence[PoolLoad], queue: Iterable[Wanted], model
         sequence_blocks=max(load.total_blocks for load in ready),
         waiting_blocks=sum(load.waiting_blocks for load in ready),
         step_tokens=max(load.step_tokens for load in ready) or STEP_TOKENS,
+        budget_ms=max(load.budget_ms for load in ready),
         decoding=sum(load.decoding for load in ready),
         context_tokens=sum(load.context_tokens for load in ready),
         prefill_tokens=sum(load.prefill_tokens for load in ready),
         output_tokens={s: n for load in ready for s, n in load.output_tokens.items()},
         prefill_by_class=added(load.prefill_by_class for load in ready),
         by_class=added(load.by_class for load in ready),
+        prompts_per_s=added(load.prompts_per_s for load in ready),
+        outputs_per_s=added(load.outputs_per_s for load in ready),
         queue=tuple(queue),
     )
 
 
-def added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Counts by class, those of all workers together."""
-    total: Counter[str] = Counter()
+def added(counts: Iterable[Mapping[str, Number]]) -> dict[str, Number]:
+    """What is counted by class, of all workers together."""
+    total: dict[str, Number] = {}
     for count in counts:
-        total.update(count)
-    return dict(total)
+        for sla, number in count.items():
+            total[sla] = total[sla] + number if sla in total else number
+    return total

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from router.balance import cost_of
 from router.burden import has_room, keeps_pace, pressure
-from router.forecast import cost_of, forecast, rank_of
+from router.forecast import forecast, rank_of
 from router.placement import ALL, SAFE, Switches, shown_ms
 from router.pools import PoolView, Wanted
 from router.ways import idle_ms, strain

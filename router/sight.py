@@ -8,11 +8,12 @@ Between two looks the router counts what it queued itself.
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from router.pools import PoolView, Wanted, views_of
+from router.pools import PoolView, Wanted, added, views_of
 from router.replan import Job
 from workers.placed import Placed, placed
 from workers.store import Store
@@ -101,20 +102,26 @@ class Sight:
 def seen(view: PoolView, claimed: int, jobs: Iterable[Job], facts: Iterable[Wanted]) -> PoolView:
     """A view with what is newer than the pool's report.
 
-    What was claimed since then has no memory yet, as far as is known, and its prompt is to come.
+    facts  of what is in pools. What was claimed since the report is taken for the like of those
+           that have no token yet; it has no memory, as far as is known, and its prompt is to come
     """
     coming = tuple(job.wanted for job in jobs if job.wanted.then == view.name)
     fresh = max(0, claimed - view.running)
-    if not fresh:
-        return replace(view, coming=coming)
-    known = list(facts)
-    blocks = sum(w.blocks for w in known) / max(1, len(known))
-    uncached = sum(w.uncached for w in known) / max(1, len(known))
+    begun = [wanted for wanted in facts if not wanted.output_tokens] if fresh else []
+    if not begun:
+        return replace(view, running=view.running + fresh, coming=coming)
+    share = fresh / len(begun)
+    classes = Counter(wanted.sla for wanted in begun)
+    prompts = dict(view.prefill_by_class)
+    for wanted in begun:
+        prompts[wanted.sla] = prompts.get(wanted.sla, 0) + round(share * wanted.uncached)
     return replace(
         view,
         running=claimed,
-        waiting_blocks=view.waiting_blocks + round(fresh * blocks),
-        prefill_tokens=view.prefill_tokens + round(fresh * uncached),
+        waiting_blocks=view.waiting_blocks + round(share * sum(w.blocks for w in begun)),
+        prefill_tokens=view.prefill_tokens + round(share * sum(w.uncached for w in begun)),
+        prefill_by_class=prompts,
+        by_class=added((view.by_class, {sla: round(share * n) for sla, n in classes.items()})),
         coming=coming,
     )
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from router.balance import cost_of
 from router.burden import DECODE, PREFILL, WHOLE, burden_ms, has_room, keeps_pace
-from router.forecast import Forecast, between_ends_ms, cost_of, empty_ttft_ms, forecast
+from router.forecast import Forecast, between_ends_ms, empty_ttft_ms, forecast
 from router.pools import PoolView, Wanted
 from workers.sla import SlaTable
 

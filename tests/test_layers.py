@@ -50,6 +50,7 @@ SIMULATOR = "router.simulator"
 PLAYED = {
     "workers.engine.chunks",
     "workers.engine.cost",
+    "workers.engine.lately",
     "workers.engine.memory",
     "workers.engine.pace",
     "workers.engine.patience",

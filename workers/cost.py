@@ -12,8 +12,12 @@ result: a model that is wrong costs time, never an answer.
 """
 
 from math import ceil
+from typing import Final
 
 import msgspec
+
+MARGIN_LEAST: Final = 0.1  # of a promised pace, for what comes between steps
+MARGIN_MAX: Final = 0.25  # and for steps that take longer than predicted
 
 
 class CostModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,20 +87,26 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
         beside = self.step_ms(decodes, decode_context)
         return steps * beside + tokens * self.token_ms(context + tokens / 2)
 
-    def chunk(
-        self,
-        budget_ms: float,
-        decodes: float,
-        context_tokens: float,
-        prefill_context: float,
-        longest: int,
-    ) -> int:
-        """Prefill tokens, 0 to `longest`, that keep a step with these decodes within budget_ms."""
-        room_ms = budget_ms - self.step_ms(decodes, context_tokens)
-        token_ms = self.token_ms(prefill_context)
-        if room_ms <= 0:
-            return 0
-        return longest if room_ms >= token_ms * longest else int(room_ms / token_ms)
+    def safe_ms(self, promise_ms: float) -> float:
+        """A promise per token, less what steps differ from the model."""
+        return promise_ms * (1 - max(MARGIN_LEAST, min(self.error, MARGIN_MAX)))
+
+    def prefill_room_ms(self, base_ms: float, safe_ms: float, budget_ms: float) -> float:
+        """What prefill may take of a step, beside decodes that take base_ms.
+
+        safe_ms    the tightest pace that these are to have; no limit where they alone take longer:
+                   rather a pace that is broken than somebody's prompt for ever
+        budget_ms  of a step; decodes that take most of it leave half of their own time
+        """
+        room_ms = max(budget_ms - base_ms, base_ms / 2)
+        return min(room_ms, safe_ms - base_ms) if base_ms < safe_ms else room_ms
+
+    def tokens_within(self, room_ms: float, context: float, longest: int) -> int:
+        """How many of `longest` prompt tokens behind `context` positions take no more than that."""
+        token_ms = self.token_ms(context)
+        if room_ms >= token_ms * longest:
+            return longest
+        return min(longest, max(0, int(room_ms / token_ms)))
 
     def bytes_of(self, tokens: float) -> float:
         """KV and state of a sequence of so many tokens."""

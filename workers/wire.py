@@ -338,6 +338,7 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     kv              what the KV tier counts: hits, bytes, seconds saved; names are kv_tier's
     cost            what its steps cost; None: it has not said so yet, and nothing is predicted
     step_tokens     of one step at most; 0: not said
+    budget_ms       of one step, about, its setting step_budget_ms; 0: not said
     decoding        sequences that get a token in each step
     context_tokens  positions that those read, all of them together
     prefill_tokens  of the prompts it has claimed, those that are still to be computed
@@ -345,6 +346,8 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     waiting_blocks  KV blocks that requests want which it has claimed and has no memory for yet
     output_tokens   of requests that ended lately, by class: fading means; absent: none has
     by_class        requests that it has claimed, by class
+    prompts_per_s   prompt tokens that it computed lately, by class: of the last half minute
+    outputs_per_s   the same of output tokens, of requests that ended
     step_ms, batch  mean duration of a step lately; sequences of the last one; 0: there was none
     histograms      of times and sizes, since it began (workers/histograms.py)
     """
@@ -365,6 +368,7 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     kv: dict[str, float] = msgspec.field(default_factory=dict)
     cost: CostModel | None = None
     step_tokens: int = 0
+    budget_ms: int = 0
     decoding: int = 0
     context_tokens: int = 0
     prefill_tokens: int = 0
@@ -372,6 +376,8 @@ class PoolLoad(msgspec.Struct, frozen=True, kw_only=True):
     waiting_blocks: int = 0
     output_tokens: dict[str, float] = msgspec.field(default_factory=dict)
     by_class: dict[str, int] = msgspec.field(default_factory=dict)
+    prompts_per_s: dict[str, float] = msgspec.field(default_factory=dict)
+    outputs_per_s: dict[str, float] = msgspec.field(default_factory=dict)
     step_ms: float = 0.0
     batch: int = 0
     histograms: dict[str, list[float]] = msgspec.field(default_factory=dict)

@@ -69,7 +69,8 @@ class Invariants:
         engine, most = pool.engine, pool.hardware.max_batch
         memory = engine.memory
         claimed = len(pool.claimed)
-        self._hold(claimed <= 2 * most, "claims too many", pool.name, claimed)
+        steps = len(self.node.table.names)  # each class takes the places of less urgent ones
+        self._hold(claimed <= steps * most, "claims too many", pool.name, claimed)
         self._hold(len(engine.scheduler.running) <= most, "runs too many", pool.name)
         self._hold(0 <= memory.pool.num_free <= memory.pool.num_blocks, "memory", pool.name)
         if self.num_checks % THOROUGH_EVERY == 0:

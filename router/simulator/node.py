@@ -11,7 +11,7 @@ in its queues now; as in a node. A conversation's next request comes when the on
 
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
@@ -250,13 +250,16 @@ class Node:
                 self._loads_at = self.clock.now_ms
             queues = {name: map(self.wanted, jobs) for name, jobs in self.queues.items()}
             placed = [self._placed(job) for job in self.jobs.values() if job.then is not None]
-            facts = [one.wanted for one in placed]
             self._views = tuple(
-                seen(view, len(self.pools[view.name].claimed), placed, facts)
+                seen(view, len(self.pools[view.name].claimed), placed, self._facts())
                 for view in views_of(self._loads, queues, "")
                 if view.name in self.pools
             )
         return self._views
+
+    def _facts(self) -> Iterator[Wanted]:
+        """Of whatever is in a pool."""
+        return (self.wanted(job) for job in self.jobs.values() if job.pool)
 
     # --- pools say something ---
 

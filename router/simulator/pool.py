@@ -11,18 +11,16 @@ in memory is found by its next turn as long as the block pool has not given it t
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 from router.simulator.clock import Clock
 from router.simulator.hardware import BLOCK_TOKENS, PoolHardware
 from router.simulator.job import CLAIMED, FINISHED, MOVING, Job
 from router.simulator.steps import EngineKind, SimEngine
 from workers.cost import CostModel
+from workers.engine.lately import Lately
 from workers.engine.sequence import Sequence
 from workers.sla import SlaTable
 from workers.wire import PoolLoad
-
-FADE: Final = 0.9  # of output_tokens, for each request that ends (workers/queue/reporting.py)
 
 
 class SimPool:
@@ -55,7 +53,7 @@ class SimPool:
         self.on_first: Callable[[Job], None] = lambda job: None
         self.on_end: Callable[[Job], None] = lambda job: None
         self.claimed: dict[str, Job] = {}
-        self.output_tokens: dict[str, float] = {}
+        self.lately = Lately()
         self._first: set[str] = set()  # of whom the first token of this stay was told
         self._reads_until = self._writes_until = 0.0
         self._written: dict[str, list[int]] = {}  # blocks of who left, until they are in files
@@ -99,6 +97,7 @@ class SimPool:
         scheduler, pool = engine.scheduler, engine.memory.pool
         decoding = [s for s in scheduler.running if s.num_uncached == 1]
         waiting = [s for s in scheduler.waiting if not s.blocks]
+        prompts_per_s, outputs_per_s = self.lately.rates(scheduler.prefilled, self.clock.now_ms)
         return PoolLoad(
             pool=self.name,
             worker=self.name,
@@ -110,13 +109,16 @@ class SimPool:
             total_blocks=pool.num_blocks,
             cost=self.told,
             step_tokens=self.hardware.max_step_tokens,
+            budget_ms=engine.kind.budget_ms,
             decoding=len(decoding),
             context_tokens=sum([s.num_cached for s in decoding]),
             prefill_tokens=sum([max(0, job.num_tokens - job.computed - 1) for job in jobs]),
             prefill_by_class=self._prefill_by_class(),
-            output_tokens=dict(self.output_tokens),
+            output_tokens=dict(self.lately.output_tokens),
             waiting_blocks=sum([s.num_blocks_wanted for s in waiting]),
             by_class=dict(Counter(job.sla for job in jobs)),
+            prompts_per_s=prompts_per_s,
+            outputs_per_s=outputs_per_s,
         )
 
     def _prefill_by_class(self) -> dict[str, int]:
@@ -159,8 +161,7 @@ class SimPool:
 
     def _finish(self, job: Job) -> None:
         assert job.made == job.wish.output, (job.id, job.made, job.wish.output)
-        seen = self.output_tokens.get(job.sla, float(job.made))
-        self.output_tokens[job.sla] = FADE * seen + (1 - FADE) * job.made
+        self.lately.ended(job.sla, job.made)
         if job.wish.session is not None:
             self._keep(job.wish.session, self.engine.sequences[job.id])
         self._forget(job)

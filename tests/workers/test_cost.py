@@ -49,22 +49,25 @@ def test_a_speed_that_is_not_known_decides_nothing():
     assert CostModel(fixed_ms=1.0, kv_bytes_per_token=1000).move_ms(10**6) == 0.0
 
 
-@given(
-    st.floats(0, 1e5),
-    st.integers(0, 64),
-    st.integers(0, 10**6),
-    st.integers(0, 10**5),
-    st.integers(1, 4096),
-)
-def test_a_chunk_fits_its_budget_and_one_token_more_does_not(budget, decodes, read, before, most):
-    chunk = MODEL.chunk(budget, decodes, read, before, most)
+@given(st.floats(0, 1e5), st.integers(0, 10**5), st.integers(1, 4096))
+def test_a_chunk_fits_its_room_and_one_token_more_does_not(room, before, most):
+    chunk = MODEL.tokens_within(room, before, most)
     assert 0 <= chunk <= most
-    if chunk:
-        assert MODEL.step_ms(decodes, read, chunk, before) <= budget + 1e-6
+    assert chunk * MODEL.token_ms(before) <= room + 1e-6
     if chunk < most:
-        assert MODEL.step_ms(decodes, read, chunk + 1, before) > budget - 1e-6
+        assert (chunk + 1) * MODEL.token_ms(before) > room - 1e-6
 
 
 def test_a_model_in_which_prompts_cost_nothing_divides_by_nothing():
     free = CostModel(fixed_ms=50.0)
-    assert (free.chunk(40, 0, 0, 0, 512), free.chunk(60, 0, 0, 0, 512)) == (0, 512)
+    assert free.tokens_within(10, 0, 512) == 512
+
+
+@given(st.floats(0, 1e4), st.floats(1, 1e4), st.floats(1, 1e4))
+def test_prefill_keeps_a_pace_that_can_be_kept_and_is_never_left_out(base, promise, budget):
+    safe = MODEL.safe_ms(promise)
+    room = MODEL.prefill_room_ms(base, safe, budget)
+    assert room > 0 or base == 0
+    if base < safe:
+        assert base + room <= safe + 1e-6
+    assert base + room <= max(budget, 1.5 * base) + 1e-6

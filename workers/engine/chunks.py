@@ -9,8 +9,8 @@ from workers.engine.cost import Work
 from workers.engine.sequence import Sequence
 
 SMALLEST_CHUNK: Final = 16  # tokens; however tight the limit, a prefill moves
-FIRST_CHUNK: Final = 64  # tokens, while nothing is known of what steps cost
 UNLIMITED_MS: Final = 1e12
+FIRST_CHUNK: Final = 64  # tokens, while nothing is known of what steps cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def prefill_of(
             break
         share = 2 if sequence.guarded_until > 0 and len(prompts) > 1 else 1
         longest = min(-(-room // share), sequence.num_uncached, tokens_to_cut(sequence))
-        fits = tokens_within(model, room_ms / share, sequence.num_cached, longest)
+        fits = model.tokens_within(room_ms / share, sequence.num_cached, longest)
         num_tokens = max(fits, min(least, longest))
         if num_tokens > 0:
             chunks.append(Scheduled(sequence, sequence.num_cached + num_tokens))
@@ -78,11 +78,3 @@ def tokens_to_cut(sequence: Sequence) -> int:
             if begin < cut < end:
                 end = cut
     return end - begin
-
-
-def tokens_within(model: CostModel, room_ms: float, context: int, longest: int) -> int:
-    """How many of `longest` prompt tokens behind `context` positions take no more than room_ms."""
-    token_ms = model.token_ms(context)
-    if room_ms >= token_ms * longest:
-        return longest
-    return min(longest, max(0, int(room_ms / token_ms)))

@@ -17,6 +17,8 @@ class EngineLoad:
     prefill_by_class  prompt tokens that are not computed yet, of all that are here
     waiting_blocks  KV blocks that those want which wait without memory
     step_tokens     of one step at most
+    budget_ms       of one step, about
+    prefilled       prompt tokens that it has computed in all, by class
     is_short        whoever is first waits for memory, not for a place
     step_ms, batch  mean duration of a step lately; sequences of the last one
     histograms      of times and sizes (workers/histograms.py)
@@ -34,6 +36,8 @@ class EngineLoad:
     prefill_by_class: dict[str, int] = field(default_factory=dict)
     waiting_blocks: int = 0
     step_tokens: int = 0
+    budget_ms: int = 0
+    prefilled: dict[str, int] = field(default_factory=dict)
     is_short: bool = False
     step_ms: float = 0.0
     batch: int = 0
@@ -64,6 +68,8 @@ def load_of(
         prefill_by_class=dict(prefill),
         waiting_blocks=sum([s.num_blocks_wanted for s in scheduler.waiting if not s.blocks]),
         step_tokens=scheduler.max_step_tokens,
+        budget_ms=scheduler.budget_ms,
+        prefilled=dict(scheduler.prefilled),
         is_short=scheduler.short is not None,
         step_ms=meter.step_ms,
         batch=meter.batch,

@@ -18,8 +18,6 @@ from workers.cost import CostModel
 from workers.engine.sequence import Sequence
 
 BACKGROUND_MS: Final = 2_000  # who was promised no pace sits out no longer than this
-MARGIN_LEAST: Final = 0.1  # of a promise, for what comes between steps
-MARGIN_MAX: Final = 0.25  # and for steps that take longer than predicted
 
 
 def decodes_of(
@@ -77,14 +75,11 @@ def is_due(sequence: Sequence, end_ms: float) -> bool:
 def tightest(sequences: list[Sequence], model: CostModel) -> float:
     """The smallest promise per token among them, ms, less what steps differ from the model."""
     promises = [s.sla.tpot_ms for s in sequences if s.sla.tpot_ms is not None]
-    margin = max(MARGIN_LEAST, min(model.error, MARGIN_MAX))
-    return min(promises, default=1e12) * (1 - margin)
+    return model.safe_ms(min(promises, default=1e12))
 
 
 def prefill_room_ms(
     decodes: list[Sequence], model: CostModel, base_ms: float, budget_ms: int
 ) -> float:
     """Milliseconds of prefill beside these decodes, which take base_ms."""
-    room_ms = max(budget_ms - base_ms, base_ms / 2)
-    promise = tightest(decodes, model)
-    return min(room_ms, promise - base_ms) if base_ms < promise else room_ms
+    return model.prefill_room_ms(base_ms, tightest(decodes, model), budget_ms)

@@ -76,6 +76,7 @@ class Scheduler:
         self.displaced = self.places.displaced
         self.suspended = self.places.suspended
         self.short: Sequence | None = None  # is first, and waits for memory
+        self.prefilled: dict[str, int] = {}  # prompt tokens that were scheduled, by class
         self._num_added = 0
 
     # --- who is here ---
@@ -187,7 +188,11 @@ class Scheduler:
             elif not self.cost.is_known:
                 room, room_ms = min(room, FIRST_CHUNK), UNLIMITED_MS
             prompts = [s for s in self.running if s.num_uncached > 1]
-            parts += prefill_of(prompts, model, room, room_ms)
+            chunks = prefill_of(prompts, model, room, room_ms)
+            for part in chunks:
+                name = part.sequence.sla.name
+                self.prefilled[name] = self.prefilled.get(name, 0) + part.num_tokens
+            parts += chunks
         for part in parts:
             sequence = part.sequence
             sequence.served_ms = now_ms

@@ -20,6 +20,7 @@ from rq.worker_registration import clean_worker_registry
 
 from kernels.arrays import DeviceError
 from workers.engine.engine import Output, StepAbandoned
+from workers.engine.lately import Lately
 from workers.kill_point import reach
 from workers.log import logger
 from workers.queue.batch_worker import BatchWorker
@@ -29,7 +30,7 @@ from workers.queue.messages import Do, Lost, Message, Work
 from workers.queue.moving import Mover
 from workers.queue.parking import Parking
 from workers.queue.pulse import Pulse
-from workers.queue.reporting import Outputs, with_files, with_load
+from workers.queue.reporting import with_files, with_load
 from workers.queue.runner import Runner
 from workers.queue.wishes import Wishes
 from workers.session.keeper_of_sessions import Ended
@@ -93,7 +94,7 @@ class PoolWorker(BatchWorker):
         self.rounds = 0
         self.began_ms = time.time_ns() // 1_000_000
         self.failure = ""  # of the device, in one line
-        self.outputs = Outputs()
+        self.lately = Lately()
         self.mover = Mover(
             store,
             pool,
@@ -240,8 +241,8 @@ class PoolWorker(BatchWorker):
             self.emitter.put(Told(item, event))
             return
         self.forget(output.request_id, is_spoiled=event.code == "numeric_error")
-        if event.status == "finished":
-            self.outputs.add(self.class_of(item), event.usage)
+        if event.status == "finished" and event.usage is not None:
+            self.lately.ended(self.class_of(item), event.usage.output_tokens)
         text, kept = "".join(running.pieces), output.kept
         if self.sessions is not None and kept is not None:
             if running.turn is not None and event.status == "finished":
@@ -393,7 +394,8 @@ class PoolWorker(BatchWorker):
         )
         classes = map(self.class_of, held)
         cost = with_files(load.cost, sizes, kv)
-        self.store.report(with_load(told, load, cost, classes, self.outputs))
+        now_ms = 1000 * time.monotonic()
+        self.store.report(with_load(told, load, cost, classes, self.lately, now_ms))
         self.mover.look(held)
 
     def state_told(self) -> str:

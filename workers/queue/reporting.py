@@ -2,29 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 import msgspec
 
 from kv_tier.prefix import Sizes
 from workers.cost import CostModel
+from workers.engine.lately import Lately
 from workers.engine.load import EngineLoad
-from workers.wire import PoolLoad, Usage
-
-OUTPUT_FADE: Final = 0.9  # of the mean output: the last ten or so that ended count
-
-
-class Outputs:
-    """How long the answers of each class are: fading means of tokens."""
-
-    def __init__(self) -> None:
-        self.means: dict[str, float] = {}
-
-    def add(self, sla: str, usage: Usage | None) -> None:
-        """One of this class has finished."""
-        if usage is not None:
-            mean = self.means.get(sla, float(usage.output_tokens))
-            self.means[sla] = OUTPUT_FADE * mean + (1 - OUTPUT_FADE) * usage.output_tokens
+from workers.wire import PoolLoad
 
 
 def with_files(
@@ -49,9 +34,15 @@ def with_load(
     load: EngineLoad,
     cost: CostModel | None,
     classes: Iterable[str],
-    outputs: Outputs,
+    lately: Lately,
+    now_ms: float,
 ) -> PoolLoad:
-    """The worker's own words and the engine's; classes: of all that is claimed."""
+    """The worker's own words and the engine's.
+
+    classes  of all that is claimed
+    now_ms   by any clock, the same each time
+    """
+    prompts_per_s, outputs_per_s = lately.rates(load.prefilled, now_ms)
     return msgspec.structs.replace(
         told,
         waiting=load.waiting,
@@ -60,13 +51,16 @@ def with_load(
         tokens_per_s=load.tokens_per_s,
         cost=cost,
         step_tokens=load.step_tokens,
+        budget_ms=load.budget_ms,
         decoding=load.decoding,
         context_tokens=load.context_tokens,
         prefill_tokens=sum(load.prefill_by_class.values()),
         prefill_by_class=load.prefill_by_class,
         waiting_blocks=load.waiting_blocks,
-        output_tokens=dict(outputs.means),
+        output_tokens=dict(lately.output_tokens),
         by_class=dict(Counter(classes)),
+        prompts_per_s=prompts_per_s,
+        outputs_per_s=outputs_per_s,
         step_ms=load.step_ms,
         batch=load.batch,
         histograms=load.histograms,
