@@ -10,7 +10,7 @@ from workers.store import Store
 from workers.webhook.deliver import Outcome, Way, attempt
 from workers.webhook.event import compose, compose_start, message_id, split_name
 from workers.webhook.sign import NoSecret, headers, read_secrets
-from workers.wire import DEFAULT_SECRET
+from workers.wire import DEFAULT_SECRET, split_id
 
 GONE: Final = "the result expired before it could be posted"
 
@@ -57,7 +57,8 @@ class Sender:
             return Sent(Outcome("dead", error=GONE), b"")
         try:
             name = webhook.get("secret_id", DEFAULT_SECRET)
-            secrets = read_secrets(name, self.home, self.configured_secret)
+            tenant = split_id(request_id)[0]
+            secrets = read_secrets(name, self.home, self.configured_secret, tenant)
         except NoSecret as error:  # somebody may still put it there
             return Sent(Outcome("retry", error=str(error)), body)
         identity = message_id(request_id, webhook["status"])

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from workers.wire import DEFAULT_SECRET, SECRET_ID
+from workers.wire import DEFAULT_SECRET, DEFAULT_TENANT, SECRET_ID, full_id
 
 PREFIX: Final = "whsec_"
 
@@ -44,13 +44,19 @@ def default_file(home: Path) -> Path:
     return home / "webhook_secret"
 
 
-def read_secrets(secret_id: str, home: Path, configured: str | None) -> tuple[str, ...]:
-    """The secrets that sign for `secret_id`. Raises NoSecret."""
-    if not SECRET_ID.fullmatch(secret_id):
+def read_secrets(
+    secret_id: str, home: Path, configured: str | None, tenant: str = DEFAULT_TENANT
+) -> tuple[str, ...]:
+    """The secrets that sign for `secret_id` of a tenant. Raises NoSecret.
+
+    A name is its tenant's own: nobody has a webhook signed with another tenant's secret. The node's
+    own secret signs for whoever names none; what it signs says of which tenant it is.
+    """
+    if not SECRET_ID.fullmatch(secret_id) or "--" in secret_id:
         raise NoSecret(f"{secret_id!r} is no name of a secret")
     if secret_id == DEFAULT_SECRET and configured is not None:
         return _checked(configured, "LOCKSTEP_WEBHOOK_SECRET")
-    named = home / "webhook_secrets" / secret_id
+    named = home / "webhook_secrets" / full_id(tenant, secret_id)
     path = default_file(home) if secret_id == DEFAULT_SECRET else named
     try:
         return _checked(path.read_text(), str(path))

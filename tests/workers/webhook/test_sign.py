@@ -130,3 +130,16 @@ def test_an_unreadable_file_is_said(tmp_path):
     default_file(tmp_path).write_bytes(os.urandom(8) + b"\xff")
     with pytest.raises(NoSecret):
         read_secrets("default", tmp_path, None)
+
+
+def test_a_secret_is_its_tenants_own(tmp_path):
+    """Else a tenant could have its own words signed in another one's name, and pass them on."""
+    folder = tmp_path / "webhook_secrets"
+    folder.mkdir()
+    (folder / "shop").write_text(OLD)
+    (folder / "anna--shop").write_text(NEW)
+    assert read_secrets("shop", tmp_path, None) == (OLD,)
+    assert read_secrets("shop", tmp_path, None, "anna") == (NEW,)
+    for name, tenant in (("shop", "bert"), ("anna--shop", "default"), ("anna--shop", "bert")):
+        with pytest.raises(NoSecret):
+            read_secrets(name, tmp_path, None, tenant)
