@@ -61,20 +61,22 @@ def fields_of(
     fields["messages"] = [*system, *before, *told]
     if body.get("max_output_tokens") is not None:
         fields["max_tokens"] = body["max_output_tokens"]
-    if body.get("tools"):
-        fields["tools"] = [tool_of(t, f"tools[{i}]") for i, t in enumerate(listed(body["tools"]))]
-    if body.get("tool_choice") is not None:
-        fields["tool_choice"] = choice_of(body["tool_choice"])
     response_format = format_of(body.get("text"))
     if response_format is not None:
         fields["response_format"] = response_format
-    return fields | logprobs_of(body)
+    return fields | tools_of(body) | logprobs_of(body)
 
 
-def listed(tools: Any) -> list[Any]:
+def tools_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields tools and tool_choice; none of them when there are no tools."""
+    tools = body.get("tools") or []
     if not isinstance(tools, list):
         raise refused("tools", "must be a list")
-    return tools
+    choice = choice_of("auto" if body.get("tool_choice") is None else body["tool_choice"])
+    if not tools:
+        return {} if choice in ("auto", "none") else {"tool_choice": choice}
+    listed = [tool_of(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+    return {"tools": listed, "tool_choice": choice}
 
 
 def tool_of(tool: Any, path: str) -> Json:

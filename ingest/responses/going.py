@@ -12,13 +12,13 @@ from anyio.to_thread import run_sync
 from ingest.desk import Desk, Receipt
 from ingest.errors import ApiError
 from ingest.keys import Key
-from ingest.responses.asked import fields_of
+from ingest.responses.asked import fields_of, tools_of
 from ingest.responses.chain import FIELD, UNDER_WAY, Chain, chain_of, not_found, session_for
 from ingest.responses.items import Json, input_items, refused
 from ingest.responses.kept import Kept, Shelf
 from ingest.responses.shape import Event, Output, head_of
 from ingest.sse import KEEP_ALIVE, frame
-from ingest.turn import Turn, begin, failure
+from ingest.turn import Turn, begin, failure, reader_of
 from workers.wire import TERMINAL, full_id
 from workers.wire import Request as Admitted
 from workers.wire_fields import end_of
@@ -159,7 +159,8 @@ async def again(desk: Desk, shelf: Shelf, kept: Kept) -> Going:
         raise refused("response_id", "it has not begun; ask again", "response_not_begun")
     admitted = msgspec.msgpack.decode(job["request"], type=Admitted)
     visit = desk.visitors.enter(Receipt(admitted, False, job["status"]))
-    turn = Turn(visit, desk.text_model())
+    form = {"messages": [], "chat_template_kwargs": admitted.variables, **tools_of(kept.response)}
+    turn = Turn(visit, desk.text_model(), reader_of(form, desk.text_model()))
     head = {**kept.response, "output": [], "usage": None, "status": "in_progress", "error": None}
     return Going(turn, Output(head, admitted, turn.text), shelf)
 
