@@ -18,7 +18,7 @@ from router.sampling import sampling_params
 from workers.wire import EndEvent, TokenEvent
 
 POLL_S: Final = 0.1
-ROOM_MAX: Final = 2**31 - 1  # output tokens of any request
+TOKENS_MAX: Final = 2**31 - 1  # of any context, and of any vocabulary
 UNKNOWN_S: Final = 2.0  # how long a request may be unknown: its sender may be a moment ahead of us
 
 Id = Annotated[str, Argument(metavar="ID", help="The request's id.", show_default=False)]
@@ -87,7 +87,13 @@ def check(fields: Mapping[str, Any]) -> None:
     """What is seen to be wrong without the model is refused here. Raises Refused, as the router."""
     deadline_of(fields, 0)
     session_of(fields)
-    sampling_params(fields, request_id="", room=ROOM_MAX, why_room="no context is longer")
+    sampling_params(
+        fields,
+        request_id="",
+        room=TOKENS_MAX,
+        why_room="no context is longer",
+        vocab_size=TOKENS_MAX,
+    )
 
 
 def prompt_fields(prompt: str | None, messages: str | None, chat: bool) -> dict[str, Any]:
