@@ -9,7 +9,7 @@ finish_reason "stop".
 Ends that need no forward come out of a step of their own. So a step that is abandoned between
 layers (StepAbandoned, raised by after_layer) has emitted nothing and drawn nothing: the next one
 gives the same bits, though a model with recurrent layers may have to compute them from further back
-(state_memory.py). All methods belong to one thread; only cancel may be called from any.
+(state_memory.py). All methods belong to one thread; only cancel and prepare may be called from any.
 """
 
 from collections.abc import Callable, Iterator
@@ -145,7 +145,7 @@ class Engine:
         self.parking = Parking(
             self._scheduler, self._sequences, self._kepts, self._hand_out, self._now_ms
         )
-        self.masker = Masker(text)
+        self._masker = Masker(text)
         self._num_prompt_computed = 0
         self._worked_ms = now_ms()
         self.is_stalled = False  # the last step found that all who are here wait for memory
@@ -175,7 +175,7 @@ class Engine:
         sequence = Sequence(request, stream, self._tokens.first_link, context_length, self._table)
         sequence.every_logit = every_logit
         if request.grammar:
-            sequence.mask = self.masker.start(request.grammar)
+            sequence.mask = self._masker.start(request.grammar)
         if journal:
             sequence.resume(journal, parse_link(journal[-1].digest), self._text.end_ids)
         self._sequences[request.id] = sequence
@@ -185,6 +185,11 @@ class Engine:
             self._behind.follow(sequence)
         if ending is None:
             self._scheduler.add(sequence)
+
+    def prepare(self, request: Request) -> None:
+        """What takes long about it and needs no engine, before add. From any thread."""
+        if request.grammar:
+            self._masker.prepare(request.grammar)
 
     def probe(self, made_up: Items[Sequence], num_cached: int) -> float | None:
         """Milliseconds of one step of these sequences, num_cached tokens of each counting as known.

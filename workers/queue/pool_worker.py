@@ -122,6 +122,8 @@ class PoolWorker(BatchWorker):
     def hand_in(self, item: Claimed) -> None:
         """To a restorer, if it may have to do with files."""
         sessions, request = self.sessions, item.request
+        if request is not None:
+            self.engine.prepare(request)
         if item.then_pool is not None:
             self.patiently(lambda: self.mover.look([item]))
         if sessions is not None and request is not None and sessions.wants(request):

@@ -1,6 +1,7 @@
 """Which tokens a grammar allows next: for one sequence, and the vocabulary they share.
 
     masker = Masker(text)              once a process; the first grammar makes the vocabulary's tree
+    masker.prepare(grammar)            from any thread: compile it, where nobody waits for it
     mask = masker.start(grammar)       one sequence; compiled grammars are kept for those like it
     mask.takes(token_id)               cheap: for the one token that is wanted anyhow
     mask.allowed()                     all of them
@@ -67,7 +68,11 @@ class Masker:
         self._text = text
         self._tokenizer: LLTokenizer | None = None
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
-        self._lock = Lock()
+        self._lock, self._building = Lock(), Lock()
+
+    def prepare(self, grammar: str) -> None:
+        """So that start takes no time."""
+        self._matcher(grammar)
 
     def start(self, grammar: str) -> Mask:
         """At the grammar's beginning; of one that does not compile the mask has an error."""
@@ -76,15 +81,21 @@ class Masker:
 
     def _matcher(self, grammar: str) -> LLMatcher:
         with self._lock:
-            found = self._compiled.pop(grammar, None)
-            if self._tokenizer is None:
-                self._tokenizer = tokenizer_of(self._text)
-            if found is None:
-                found = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
-            self._compiled[grammar] = found
+            if grammar in self._compiled:
+                self._compiled.move_to_end(grammar)
+                return self._compiled[grammar]
+        made = LLMatcher(self._tree(), grammar, log_level=0, limits=LIMITS)
+        with self._lock:
+            self._compiled[grammar] = made
             if len(self._compiled) > KEPT:
                 self._compiled.popitem(last=False)
-        return found
+        return made
+
+    def _tree(self) -> LLTokenizer:
+        with self._building:
+            if self._tokenizer is None:
+                self._tokenizer = tokenizer_of(self._text)
+            return self._tokenizer
 
 
 class Vocabulary:

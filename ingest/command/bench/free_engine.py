@@ -72,6 +72,9 @@ class FreeEngine:
             running=len(self.requests), waiting=0, free_blocks=64, total_blocks=64, tokens_per_s=0.0
         )
 
+    def prepare(self, request: Request) -> None:
+        """There is nothing that takes long."""
+
     def rest(self) -> None:
         """There is no memory to give back."""
 

@@ -37,6 +37,9 @@ class FakeEngine:
         self.requests, self.next_index, self.cancelled = {}, {}, set()
         self.peak = 0
 
+    def prepare(self, request):
+        """There is nothing that takes long."""
+
     def add(self, request, journal=()):
         assert request.id not in self.requests
         assert [event.index for event in journal] == list(range(len(journal)))
