@@ -152,6 +152,11 @@ class Settings(BaseSettings):
         default="5,300,1800,7200,18000,36000,50400,72000,86400",
         description="seconds before each further webhook attempt, comma-separated",
     )
+    traces: str = Field(
+        default="",
+        pattern=r"^(https?://[^\s]+)?$",
+        description="where traces go by OTLP/HTTP, such as http://127.0.0.1:4318 (extra `traces`)",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="the least that is logged: debug, info, warning or error"
     )

@@ -14,6 +14,7 @@ from redis.exceptions import OutOfMemoryError, RedisError
 
 from workers.script import Value, flat, text, texts
 from workers.store_reading import StoreReading
+from workers.traceparent import new_traceparent
 from workers.wire import (
     GROUP,
     KEEP_S,
@@ -145,7 +146,10 @@ class Store(StoreReading):
         """As route.lua takes it."""
         request, plan = one.request, one.plan
         rank = self.table[request.sla].rank_ms(request.arrival_ms, request.deadline_ms)
-        fields = flat(request_fields(request, one.reason) | planned_fields(plan) | {"rank": rank})
+        told = request_fields(request, one.reason) | planned_fields(plan) | {"rank": rank}
+        if self.traces and "traceparent" not in told:
+            told["traceparent"] = new_traceparent()
+        fields = flat(told)
         most = len(request.token_ids) + request.params.max_tokens
         names = (one.sla, one.entry_id, request.id, one.pool, request.tenant, most)
         counted = f"{plan.kind or one.pool} {plan.why or 'unplanned'}"

@@ -36,8 +36,12 @@ class StoreClient:
         requests_per_min: int = 0,
         tokens_per_min: int = 0,
         table: SlaTable = CLASSES,
+        traces: bool = False,
     ) -> None:
-        """requests_per_min, tokens_per_min: what each tenant may ask for; 0: any number."""
+        """requests_per_min, tokens_per_min: what each tenant may ask for; 0: any number.
+
+        traces: a request that brings no traceparent gets one
+        """
         # rq reads its prefix when it is first imported: set before anybody does
         os.environ["RQ_KEY_PREFIX"] = keys.rq_prefix
         self.url = url
@@ -48,6 +52,7 @@ class StoreClient:
         self.max_attempts = max_attempts
         self.rates = (requests_per_min, tokens_per_min)
         self.table = table
+        self.traces = traces
         self.redis = self.blocking(0.0)
         self._scripts: dict[str, Any] = {}
 
@@ -64,6 +69,7 @@ class StoreClient:
             requests_per_min=settings.tenant_requests_per_min,
             tokens_per_min=settings.tenant_tokens_per_min,
             table=settings.classes,
+            traces=bool(settings.traces),
         )
 
     def blocking(self, block_s: float) -> Redis:

@@ -29,6 +29,7 @@ def build_worker(config: Settings) -> "WebhookWorker":
     """Raises ValueError with a sentence for a setting that cannot be used."""
     store = WorkerStore.of(config)  # before rq is imported: it reads its key prefix from there
     from workers.queue.slot import take_slot
+    from workers.trace_export import start as start_traces
     from workers.webhook.deliver import Way
     from workers.webhook.schedule import parse_schedule
     from workers.webhook.sender import Sender
@@ -41,6 +42,8 @@ def build_worker(config: Settings) -> "WebhookWorker":
         make_secret(config.home)
     sender = Sender(store, config.home, config.webhook_secret, way)
     worker = WebhookWorker(store, sender, schedule, name=take_slot(config.home, WEBHOOKS).name)
+    if config.traces:
+        start_traces(WorkerStore.of(config), worker.name, config.traces)
     return worker
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from workers.store import Store
+from workers.trace_spans import onward
 from workers.webhook.deliver import Outcome, Way, attempt
 from workers.webhook.event import compose, compose_start, message_id, split_name
 from workers.webhook.sign import NoSecret, headers, read_secrets
@@ -63,4 +64,6 @@ class Sender:
             return Sent(Outcome("retry", error=str(error)), body)
         identity = message_id(request_id, webhook["status"])
         signed = headers(identity, body, secrets, self.now())
+        if job is not None and (parent := onward(request_id, job)):
+            signed["traceparent"] = parent
         return Sent(attempt(webhook["url"], body, signed, self.way), body)
