@@ -79,15 +79,17 @@ def bar(part: float, whole: float, width: int = 10) -> str:
 
 def jobs_table(title: str, jobs: list[dict[str, Any]], now_ms: int) -> Table:
     """One line a job, never more than the terminal is wide."""
-    heads = (title, "class", "on", "tokens", "first token" if title != "running" else "since")
-    table = Table(*heads, box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    table.add_column(title, min_width=24, max_width=40, no_wrap=True, overflow="ellipsis")
+    for head in ("class", "on", "tokens", "since" if title == "running" else "first token"):
+        table.add_column(head, no_wrap=True)
     table.add_column("why", no_wrap=True, overflow="ellipsis", ratio=1)
     for job in jobs:
         plan = job.get("plan") or job.get("pool") or ""
         first = job.get("ttft_ms")
         since = now_ms - job.get("started_ms", now_ms) if title == "running" else first
         table.add_row(
-            job["full_id"][:40],
+            job["full_id"],
             job.get("sla", ""),
             Text(plan, style=TONES.get(plan.partition("+")[0], "")),
             str(job["tokens"]),
