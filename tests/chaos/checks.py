@@ -10,27 +10,23 @@ burden    descriptors or memory far from where they were
 client    an answer that a client should not have seen
 """
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
+from ingest.command.dead import letters, replay_webhook
 from tests.chaos.moody_receiver import Delivery
 from tests.chaos.reference import reference_of
-from tests.chaos.storm import Storm, burdens
-from workers.wire import GROUP, TERMINAL, EndEvent, Request, TokenEvent
-
-if TYPE_CHECKING:
-    from workers.wire import PoolLoad
+from tests.chaos.remains import files, heavier, left
+from tests.chaos.storm import Storm
+from workers.wire import TERMINAL, EndEvent, Request, TokenEvent
 
 END_S, WEBHOOK_S, REST_S = 60.0, 40.0, 30.0
 LOOK_S = 0.1
-MORE_DESCRIPTORS, MORE_MIB = 24, 48
-QUEUES = ("cpu", "gpu", "webhooks")
 Event = TokenEvent | EndEvent
 # a session's request may end so when its disk was full, or its files were taken away
 OF_SESSIONS = ("session_gone", "session_unreadable", "session_not_saved")
@@ -98,12 +94,9 @@ def ended_jobs(storm: Storm) -> dict[str, dict[str, Any]]:
 
 
 def replay_dead(storm: Storm) -> None:
-    """Webhooks that were refused for good wait in the dead letters; a person sends them again."""
-    redis, keys = storm.node.store.redis, storm.node.store.keys
-    if any(fields.get(b"kind") == b"webhook" for _, fields in redis.xrange(keys.dead)):
-        done = storm.node.command("dead", "replay", "--all", "--kind", "webhook")
-        if done.returncode:
-            storm.record.wrong.append(f"dead replay: {done.stdout[-200:]} {done.stderr[-200:]}")
+    """Webhooks that were refused for good wait in the dead letters: sent again, as by a person."""
+    for letter in list(letters(storm.node.store, "webhook")):
+        replay_webhook(storm.node.store, letter)
 
 
 def hooked(storm: Storm, jobs: dict[str, dict[str, Any]]) -> list[str]:
@@ -175,7 +168,13 @@ def tokens(
     for (name, _), right in zip(looked_at, answers, strict=True):
         got = [event for _, event in journals[name]]
         if what := difference(got, right):
-            yield f"tokens: {name} ({jobs[name]['status']}): {what}"
+            yield f"tokens: {name} ({evidence(jobs[name])}): {what}"
+
+
+def evidence(job: dict[str, Any]) -> str:
+    """What one wants to know of a job whose tokens are wrong."""
+    names = ("status", "session_id", "prompt_tokens", "cached_tokens", "pool", "moves", "attempts")
+    return ", ".join(f"{name} {job[name]}" for name in names if name in job)
 
 
 def request_of(job: dict[str, Any]) -> Request | None:
@@ -274,82 +273,3 @@ def webhooks(storm: Storm, jobs: dict[str, dict[str, Any]]) -> Iterator[str]:
         data = came[-1].data
         if (data["status"], data["text"]) != (jobs[name]["status"], jobs[name]["text"]):
             yield f"webhook: {name} said {data['status']}, is {jobs[name]['status']}"
-
-
-def left(storm: Storm) -> Iterator[str]:
-    """What has no business there when everything has ended."""
-    redis, keys = storm.node.store.redis, storm.node.store.keys
-    for sla in keys.classes:
-        if waiting := redis.xlen(keys.requests(sla)):
-            yield f"left: {waiting} in the stream of {sla}"
-        try:
-            if pending := redis.xpending(keys.requests(sla), GROUP)["pending"]:
-                yield f"left: {pending} pending of {sla}"
-        except ResponseError as error:
-            yield f"left: the group of {sla}: {error}"
-    for queue in QUEUES:
-        if queued := redis.lrange(keys.queue(queue), 0, 3):
-            yield f"left: queued in {queue}: {queued}"
-        if leased := redis.zrange(keys.wip(queue), 0, 3):
-            yield f"left: leased in {queue}: {leased}"
-    for key in (keys.active, keys.waiting, keys.deadlines, keys.webhooks_due):
-        if found := redis.zrange(key, 0, 3):
-            yield f"left: {key}: {found}"
-    yield from left_keys(storm)
-    yield from left_in_pools(storm.node.store.loads())
-
-
-def left_keys(storm: Storm) -> Iterator[str]:
-    redis, keys = storm.node.store.redis, storm.node.store.keys
-    for raw in redis.scan_iter(f"{keys.prefix}:*", count=1000):
-        key = raw.decode()
-        if redis.ttl(key) == -1:
-            yield f"left: {key} has no expiry"
-        if "rq:executions:" in key or (key.endswith(":executions") and ":worker:" in key):
-            yield f"left: {key}"
-        if ":session:" in key and key.endswith(":waiting"):
-            yield f"left: {key}: {redis.lrange(key, 0, 3)}"
-        elif ":session:" in key and (holder := redis.hget(key, "holder")):
-            yield f"left: {key} is held by {holder.decode()}"
-
-
-def left_in_pools(loads: "list[PoolLoad]") -> Iterator[str]:
-    if sorted(load.pool for load in loads) != ["cpu", "gpu"]:
-        yield f"left: pools are {[load.worker for load in loads]}"
-    for load in loads:
-        if load.running or load.waiting or load.decoding or load.prefill_tokens:
-            yield f"left: {load.pool} has {load.running} running, {load.waiting} waiting"
-        if load.free_blocks != load.total_blocks:
-            yield f"left: {load.pool} has {load.free_blocks} of {load.total_blocks} blocks free"
-
-
-def files(storm: Storm) -> Iterator[str]:
-    home = storm.node.home
-    unfinished = [p for p in home.rglob("*") if p.name.startswith(".tmp-") or p.suffix == ".tmp"]
-    if unfinished:
-        yield f"files: unfinished: {[str(p.relative_to(home)) for p in unfinished[:4]]}"
-    for path in (home / "kv").rglob("*"):
-        if path.is_file() and path.stat().st_mode & 0o077:
-            yield f"files: {path.relative_to(home)} can be read by others"
-    done = storm.node.command("session", "verify", "--all", "--json")
-    try:
-        damaged = json.loads(done.stdout)["damaged"]
-    except (ValueError, KeyError):
-        yield f"files: session verify: {done.returncode} {done.stdout[-200:]} {done.stderr[-300:]}"
-        return
-    if damaged and not touched_files(storm):
-        yield f"files: damaged: {str(damaged)[:300]}"
-
-
-def touched_files(storm: Storm) -> bool:
-    """Whether the harness itself has damaged some."""
-    return any(name in ("flipped_bits", "cut_files") for _, name, _ in storm.outcome.faults)
-
-
-def heavier(storm: Storm) -> Iterator[str]:
-    for name, (descriptors, mib) in burdens(storm.node).items():
-        before, mib_before = storm.baseline.get(name, (descriptors, mib))
-        if descriptors > before + MORE_DESCRIPTORS:
-            yield f"burden: {name} has {descriptors} descriptors, {before} at the start"
-        if mib > mib_before + MORE_MIB:
-            yield f"burden: {name} takes {mib} MiB, {mib_before} at the start"

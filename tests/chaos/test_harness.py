@@ -1,24 +1,28 @@
 """The harness itself: its faults do what they say, and its checks find what they are for."""
 
+import re
 import socket
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from tests.chaos import checks
+from tests.chaos import checks, remains
 from tests.chaos.faults.menu import APART, MENU, drawn
 from tests.chaos.faults.points import HAND_OVERS
 from tests.chaos.link import Link
 from tests.chaos.log_cut import cut
 from tests.chaos.moody_receiver import SECRET, Delivery, is_signed
+from tests.chaos.table import README, read_results, with_results
 from tests.chaos.workload import Asked, Record, events
 from workers.script import LUA
 from workers.store import Store
 from workers.wire import EndEvent, Keys, TokenEvent
 
+TESTS = README.parents[1]
 BODY = b'{"data":{"id":"r1"}}'
 
 
@@ -33,7 +37,7 @@ def echo():
                 connection, _ = server.accept()
             except OSError:
                 return
-            with connection:
+            with connection, suppress(OSError):
                 while piece := connection.recv(100):
                     heard.append(piece)
                     connection.sendall(piece)
@@ -255,9 +259,9 @@ def test_what_is_left_over_is_found(redis_url, plant):
     for sla in keys.classes:
         redis.xgroup_create(keys.requests(sla), "router", id="0", mkstream=True)
         redis.expire(keys.requests(sla), 1000)
-    clean = [what for what in checks.left(storm) if "pools are" not in what]
+    clean = [what for what in remains.left(storm) if "pools are" not in what]
     redis.execute_command(*plant)
-    assert not clean and [what for what in checks.left(storm) if "pools are" not in what]
+    assert not clean and [what for what in remains.left(storm) if "pools are" not in what]
 
 
 # --- the menu ---
@@ -276,3 +280,21 @@ def test_a_seed_draws_the_same_faults_again_and_none_that_hide_each_other():
 
 def test_each_fault_is_drawn_by_some_seed():
     assert {fault.name for seed in range(2000) for fault in drawn(seed, 5)} == set(MENU)
+
+
+# --- what is written down ---
+
+
+def test_the_matrix_says_what_the_results_say():
+    readme = README.read_text()
+    assert with_results(readme, read_results()) == readme
+
+
+def test_each_fault_has_a_row_and_each_row_a_fault_or_a_test():
+    cells = [line.split("|")[4] for line in README.read_text().split("\n") if line.count("|") == 6]
+    named = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    assert set(MENU) <= named
+    for file in (name for name in named if name.endswith(".py")):
+        assert (README.parents[1] / file).exists(), file
+    for test in (name for name in named if name.startswith("test_")):
+        assert any(f"def {test}(" in path.read_text() for path in TESTS.rglob("*.py")), test

@@ -70,6 +70,11 @@ class Record:
     followed: dict[str, str] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
+    def note(self, what: str) -> None:
+        """Something that should not be; once is enough."""
+        if what not in self.wrong:
+            self.wrong.append(what)
+
 
 def insist(action: Callable[[], Any], what: str) -> Any:
     """What the action gives, as soon as the node answers. Raises Impatient."""
@@ -93,7 +98,7 @@ class Client(threading.Thread):
     ) -> None:
         super().__init__(daemon=True, name=f"client-{number}")
         self.node, self.record, self.hook_url = node, record, hook_url
-        self.prefix = f"s{seed}-{number}"
+        self.number, self.prefix = number, f"s{seed}-{number}"
         self.own = f"own-{number}"
         self.chance = random.Random(f"{seed} client {number}")
         self.enough = threading.Event()
@@ -114,7 +119,7 @@ class Client(threading.Thread):
             for helper in self.helpers:
                 helper.join(PATIENCE_S)
         except Exception:
-            self.record.wrong.append(f"{self.name}: {traceback.format_exc()[-600:]}")
+            self.record.note(f"{self.name}: {traceback.format_exc()[-600:]}")
 
     # --- asking ---
 
@@ -134,7 +139,6 @@ class Client(threading.Thread):
         self.send(asked, door)
         if session == self.own:
             self.last_of_own = request_id
-        self.mine.append(request_id)
 
     def draw_session(self) -> str | None:
         """Its own one turn after the other; others with whoever else comes."""
@@ -167,10 +171,12 @@ class Client(threading.Thread):
             helper = threading.Thread(target=self.chat, args=(asked,), daemon=True)
             helper.start()
             self.helpers.append(helper)
+            self.mine.append(asked.id)
             return
         way = {"fields": self.by_fields, "map": self.by_map}.get(door, self.by_http)
-        insist(lambda: way(asked), asked.id)
-        self.record.asked[asked.id] = asked
+        if insist(lambda: way(asked), asked.id) != "refused":
+            self.record.asked[asked.id] = asked
+            self.mine.append(asked.id)
 
     def by_http(self, asked: Asked) -> str | None:
         return self.posted("/v1/jobs", asked, {"id": asked.id, "sla": asked.sla, **asked.body})
@@ -181,17 +187,19 @@ class Client(threading.Thread):
         try:
             insist(lambda: self.posted("/v1/chat/completions", asked, body), asked.id)
         except Impatient as error:
-            self.record.wrong.append(f"chat {error}: no answer")
+            self.record.note(f"chat {error}: no answer")
 
     def posted(self, path: str, asked: Asked, body: dict[str, Any]) -> str | None:
-        """None: it is to come again."""
+        """None: it is to come again; "refused": it is not taken, and with good reason."""
         answer = self.http.post(path, json=body)
         code = code_of(answer)
         if answer.status_code == 503 and "retry-after" in answer.headers and code in COME_AGAIN:
             return None
         is_end = path != "/v1/jobs" and answer.status_code != 500  # of the request, as it is told
+        if code == "impossible_deadline" and asked.deadline:
+            return "refused"
         if answer.status_code not in (200, 202) and not is_end:
-            self.record.wrong.append(f"{path} {asked.id}: {answer.status_code} {answer.text}")
+            self.record.note(f"{path} {asked.id}: {answer.status_code} {answer.text}")
             return None if answer.status_code == 500 else "refused"
         return "accepted"
 
@@ -242,7 +250,7 @@ class Client(threading.Thread):
         body = {"sla": self.chance.choice(SLA_CLASSES)}
         answer = self.http.post(f"/v1/jobs/{request_id}/promote", json=body)
         if answer.status_code not in (200, 404, 409, 503):
-            self.record.wrong.append(f"promote {request_id}: {answer.status_code} {answer.text}")
+            self.record.note(f"promote {request_id}: {answer.status_code} {answer.text}")
 
     def move(self, request_id: str) -> None:
         self.store.move(request_id, self.chance.choice(["cpu", "gpu"]))
@@ -258,11 +266,11 @@ class Client(threading.Thread):
             f"/v1/sessions/{GONE}", params={"force": self.chance.choice(["true", "false"])}
         )
         if answer.status_code not in (200, 204, 404, 409, 503):
-            self.record.wrong.append(f"delete {GONE}: {answer.status_code} {answer.text}")
+            self.record.note(f"delete {GONE}: {answer.status_code} {answer.text}")
 
     def fork(self, _: str) -> None:
-        """Once: the command is a process, and slow to start."""
-        if self.own in self.record.forked.values() or self.chance.random() < 0.6:
+        """Once a run: the command is a process, and slow to start."""
+        if self.number or self.own in self.record.forked.values() or self.chance.random() < 0.6:
             return
         target = f"fork-{self.own}"
         self.record.forked[target] = self.own
@@ -282,7 +290,7 @@ class Client(threading.Thread):
             try:
                 insist(lambda asked=asked: self.by_http(asked), request_id)
             except Impatient as error:
-                self.record.wrong.append(f"fork {error}: not taken")
+                self.record.note(f"fork {error}: not taken")
                 return
             self.record.asked[request_id] = asked
 

@@ -8,17 +8,8 @@ from tests.chaos.storm import Storm
 HAND_OVERS = (
     *("accept", "cancel", "promote"),  # api
     *("route", "refuse", "expire_late", "move"),  # router
-    *(
-        "claim",
-        "compose",
-        "journal",
-        "finish",
-        "beat",
-        "hand_back",
-        "hand_over",
-        "recover",
-    ),  # pools
-    *("reap", "reconcile", "session_note"),
+    *("claim", "compose", "tell", "beat", "hand_back", "hand_over"),  # pools
+    *("recover", "reap", "reconcile", "session_note"),
     *("webhook_due", "webhook_end"),  # webhooks
 )
 POINTS = tuple(f"{when} {name}" for name in HAND_OVERS for when in ("before", "after"))
