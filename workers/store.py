@@ -255,9 +255,14 @@ class Store(StoreReading):
 
 def is_full(error: Exception) -> bool:
     """Whether the store refuses writes, for its memory is full or its disk (MISCONF)."""
-    return isinstance(error, OutOfMemoryError) or str(error).startswith("MISCONF")
+    return isinstance(error, OutOfMemoryError) or says(error, "MISCONF")
 
 
 def is_busy(error: Exception) -> bool:
     """Whether the store answers nobody just now: somebody's script runs too long in it."""
-    return str(error).startswith("BUSY ")
+    return says(error, "BUSY")
+
+
+def says(error: Exception, word: str) -> bool:
+    """Whether a reply begins with that word, also one of a pipeline, which tells whose it is."""
+    return str(error).rpartition(" caused error: ")[2].startswith(f"{word} ")
