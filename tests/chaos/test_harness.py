@@ -75,7 +75,7 @@ def test_a_lost_reply_was_asked_for(echo):
 def test_of_a_torn_request_half_arrives(echo):
     link, heard = echo
     link.tear = 1
-    assert said(link, b"hello!") is None
+    assert said(link, b"hello!") != b"hello!"
     assert said(link, b"again") == b"again" and heard == [b"hel", b"again"]
 
 
