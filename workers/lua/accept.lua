@@ -3,7 +3,8 @@
 -- KEYS[1] stream of the class   KEYS[2] hash of the job
 -- ARGV[5] sla   ARGV[6] tenant   ARGV[7] body: msgpack map of the client's fields
 -- ARGV[8] requests_per_min   ARGV[9] tokens_per_min   ARGV[10] tokens that it may need at most
--- ARGV[11] name of the API key that asks, or ""   ARGV[12] requests_per_min, ARGV[13] tokens_per_min,
+-- ARGV[11] name of the API key that asks, or ""
+-- ARGV[12] requests_per_min, ARGV[13] tokens_per_min,
 -- ARGV[14] at once: what that key may ask for
 -- ARGV[15] ... metadata and webhook, as pairs: needed if it ends before it is routed
 -- returns {is_new, entry id, status, ms}; of an id that is known, what became of it; of one that is

@@ -79,7 +79,8 @@ local function note_failure(id)
   redis.pcall('EXPIRE', P .. ':failures', KEEP_S)
 end
 
--- Its tenant's and its key's rate are set right, the promise of its class counted, its trace and failure noted.
+-- Its tenant's and its key's rate are set right, the promise of its class counted, its trace and
+-- failure noted.
 local COUNTED = {
   'status', 'code', 'sla', 'tenant', 'arrival_ms', 'ttft_ms', 'tpot_ms', 'prompt_tokens',
   'output_tokens', 'charged_tokens', 'traceparent', 'api_key', 'key_charged_tokens'

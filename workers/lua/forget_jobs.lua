@@ -4,7 +4,8 @@
 -- returns how many were looked at
 -- include names
 -- include job_list
-local due = redis.call('ZRANGEBYSCORE', P .. ':jobs', '-inf', SECONDS, 'LIMIT', 0, tonumber(ARGV[5]))
+local most = tonumber(ARGV[5])
+local due = redis.call('ZRANGEBYSCORE', P .. ':jobs', '-inf', SECONDS, 'LIMIT', 0, most)
 for _, id in ipairs(due) do
   local left_s = redis.call('TTL', job_key(id))
   if left_s < 0 then

@@ -1,4 +1,4 @@
--- key_limits.lua - what an API key may ask for: buckets as its tenant has them, and how many at once.
+-- key_limits.lua - what an API key may ask for: buckets as its tenant has them, how many at once.
 -- Needs names.lua, rate.lua.
 --
 -- P:held:KEY  ids of its requests that were taken and have not ended, by when they were taken
@@ -6,7 +6,8 @@ local LOOK_MS, FORGOTTEN_AT_ONCE = 1000, 16
 
 local function held_key(key) return P .. ':held:' .. key end
 
--- Whether one more may be under way. What is gone without an end is forgotten when it is in the way.
+-- Whether one more may be under way. What is gone without an end is forgotten when it is in the
+-- way.
 local function has_place(key, at_once)
   if at_once == 0 or redis.call('ZCARD', held_key(key)) < at_once then return true end
   for _, id in ipairs(redis.call('ZRANGE', held_key(key), 0, FORGOTTEN_AT_ONCE - 1)) do
