@@ -1,13 +1,18 @@
 """One logger for the node: lines like `12:00:01.250 [info     ] pool ready part=cpu free=3`.
 
+LOCKSTEP_LOG_FORMAT=json makes the same an object a line: at (UTC), level, event, part, free.
+Whatever is said of a request has its full id, as `id`.
+
 Lines go to stderr, so that a command's stdout stays its answer. The level is read from the settings
 at the first line, not at import, so that importing this file reads no configuration.
 """
 
+import json
 import logging
 import re
 import sys
 import time
+from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 import structlog
@@ -53,25 +58,43 @@ def clock(_logger: Any, _method: str, event: EventDict) -> EventDict:
     return event
 
 
-def without_secrets(_logger: Any, _method: str, line: str) -> str:
+TEXT_LINE: Final = structlog.dev.ConsoleRenderer(
+    colors=False,
+    pad_event_to=0,
+    sort_keys=False,
+    exception_formatter=structlog.dev.plain_traceback,
+)
+
+
+def line_of(method_logger: Any, method: str, event: EventDict) -> str:
+    """The line as the settings want it."""
+    from workers.settings import settings
+
+    if settings().log_format == "json":
+        return json_line(structlog.processors.format_exc_info(method_logger, method, event))
+    return str(TEXT_LINE(method_logger, method, clock(method_logger, method, event)))
+
+
+def json_line(event: EventDict) -> str:
+    """One object: when, how bad, what, and all that is said of it."""
+    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    head = {"at": at, "level": event.pop("level"), "event": event.pop("event")}
+    return json.dumps({**head, **event}, ensure_ascii=False, default=str)
+
+
+def without_secrets(_logger: Any, _method: str, line: Any) -> str:
     """The finished line without what looks like a secret, and without those of the settings."""
     from workers.settings import settings
 
     for secret in settings().secrets:
         line = line.replace(secret, HIDDEN)
-    return SECRET.sub(lambda found: (found[1] or found[2]) + HIDDEN, line)
+    return SECRET.sub(lambda found: (found[1] or found[2]) + HIDDEN, str(line))
 
 
 structlog.configure(
     processors=[
         structlog.processors.add_log_level,
-        clock,
-        structlog.dev.ConsoleRenderer(
-            colors=False,
-            pad_event_to=0,
-            sort_keys=False,
-            exception_formatter=structlog.dev.plain_traceback,
-        ),
+        line_of,
         without_secrets,
     ],
     wrapper_class=cast(type[FilteringBoundLogger], at_configured_level),

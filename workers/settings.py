@@ -160,6 +160,9 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="the least that is logged: debug, info, warning or error"
     )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="lines of the log: text for people, or a JSON object each"
+    )
 
     @classmethod
     def settings_customise_sources(

@@ -1,5 +1,6 @@
 """One line a happening, on stderr, at the level that the settings say."""
 
+import json
 import re
 import subprocess
 import sys
@@ -59,3 +60,26 @@ def test_a_line_that_nobody_can_read_is_dropped(monkeypatch):
 
     monkeypatch.setattr(sys, "stderr", Broken())
     Lines().msg("lost")
+
+
+def test_a_line_may_be_an_object():
+    code = (
+        "from workers.log import logger\nl = logger('cpu')\nl.info('ready', id='r', free=3)\n"
+        "try: 1 / 0\nexcept ZeroDivisionError: l.exception('odd', url='redis://u:pw@h/0')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={"LOCKSTEP_LOG_FORMAT": "json"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    ready, odd = map(json.loads, done.stderr.splitlines())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", ready.pop("at"))
+    assert ready == {"level": "info", "event": "ready", "part": "cpu", "id": "r", "free": 3}
+    assert "ZeroDivisionError" in odd["exception"] and "pw" not in odd["url"]
+
+
+def test_a_request_is_named_by_its_id_wherever_it_is_logged():
+    """One name for it: `id`, so that one search finds all that was said of a request."""
+    call = re.compile(r"\.(?:debug|info|warning|error|exception)\(\s*f?\"[^)]*?\b(job|request)=")
+    for folder in ("ingest", "router", "workers"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert not call.search(path.read_text()), path

@@ -306,7 +306,7 @@ class BatchWorker(RqWorker):
         elif isinstance(message, Cancel):
             self.cancel(message.job_id)
         elif isinstance(message, Lost) and self.release(message.item):
-            log.warning("lease lost", worker=self.name, job=message.item.job_id)
+            log.warning("lease lost", worker=self.name, id=message.item.job_id)
             self.drop(message.item.job_id)
         elif isinstance(message, Move):
             self.move(message.job_id, message.pool)

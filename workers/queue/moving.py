@@ -85,7 +85,7 @@ class Mover:
 
         def now() -> None:
             if self.patiently(lambda: self.store.hand_over(self.pool, item, pool)):
-                logger(self.pool).info("moved", request=item.job_id, to=pool)
+                logger(self.pool).info("moved", id=item.job_id, to=pool)
                 self.release(item)
             else:
                 self.lost(item)

@@ -321,7 +321,7 @@ class PoolWorker(BatchWorker):
         try:
             self.store.cancel(job_id)
         except RedisError as error:
-            logger(self.queue_name).warning("not stopped", job=job_id, error=str(error)[:200])
+            logger(self.queue_name).warning("not stopped", id=job_id, error=str(error)[:200])
 
     def handle_control(self, message: Any) -> None:
         """Also `suspend SESSION`: another pool waits for it."""

@@ -99,7 +99,7 @@ class Backing:
                 self.moves()
             if time.monotonic() > deadline or self.pulse.stopping:
                 break
-        log.warning("a disk is slower than computing", request=request.id, waited_s=seconds)
+        log.warning("a disk is slower than computing", id=request.id, waited_s=seconds)
         if not reading.cancel():
             reading.add_done_callback(close_late)
         return None

@@ -82,7 +82,7 @@ class KeeperOfSessions(Clerk[Ended]):
             try:
                 self.keep(ended)
             except RedisError as error:  # stopping without a store: the successor does it again
-                log.warning("a turn is not told", request=ended.item.job_id, error=str(error)[:200])
+                log.warning("a turn is not told", id=ended.item.job_id, error=str(error)[:200])
 
     def keep(self, ended: Ended) -> None:
         try:

@@ -79,7 +79,7 @@ class Restorer(Servant):
             except NotOurs:
                 self.lost(item)
             except RedisError as error:  # stopping without a store: it is handed back
-                log.warning("not restored", request=item.job_id, error=str(error)[:200])
+                log.warning("not restored", id=item.job_id, error=str(error)[:200])
             except Exception as error:
                 self.ended(item, end_of_error(item, error))
 
@@ -233,6 +233,6 @@ def end_of_error(item: Claimed, error: Exception) -> EndEvent:
     if isinstance(error, DiskError | NewerVersion):
         reason = f"session_id: its history cannot be read: {error}"
         return EndEvent(status="failed", code="session_unreadable", error=reason)
-    log.error("a request cannot be prepared", request=item.job_id, exc_info=error)
+    log.error("a request cannot be prepared", id=item.job_id, exc_info=error)
     reason = "request: it cannot be prepared from what the store and the session hold"
     return EndEvent(status="failed", code="bad_record", error=reason)

@@ -274,7 +274,7 @@ class Writer(Servant):
         try:
             self.store.note_cached(kept.request.id, kept.num_reused)
         except RedisError as error:  # then its usage says that more was there
-            log.debug("not noted", request=kept.request.id, error=str(error)[:200])
+            log.debug("not noted", id=kept.request.id, error=str(error)[:200])
 
     def _commit(self, entry: Suspended, *, state: bool) -> None:
         """A manifest that names what was written; the session's owner may be another by now."""

@@ -104,9 +104,13 @@ class WebhookWorker(BatchWorker):
         try:
             self._attempt(item, webhook)
         except RedisError as error:  # stopping without a store: the lease runs out
-            log.warning("an attempt's end could not be written", job=item.job_id, error=str(error))
+            log.warning(
+                "an attempt's end could not be written",
+                id=request_id_of(item.job_id),
+                error=str(error),
+            )
         except Exception:  # its end is not written, so it may not be held on to: as Servant does
-            log.exception("an attempt could not be ended, ending", job=item.job_id)
+            log.exception("an attempt could not be ended, ending", id=request_id_of(item.job_id))
             os._exit(CRASH_EXIT)
         finally:
             self.landed.put((item.execution_id, time.monotonic() - begin))
@@ -119,7 +123,7 @@ class WebhookWorker(BatchWorker):
         except RedisError:
             raise
         except Exception as error:  # whatever a webhook holds, it must not stay here for ever
-            log.exception("an attempt failed in an unforeseen way", job=item.job_id)
+            log.exception("an attempt failed in an unforeseen way", id=request_id_of(item.job_id))
             sent = Sent(Outcome("retry", error=f"{type(error).__name__}: {error}"[:300]), b"")
         tries = webhook.get("failures", 0) + 1
         delay = delay_s(tries, self.schedule, sent.outcome.retry_after_s, self.draw)
