@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 suite = @echo "== $(1)"; begin=$$(date +%s); $(2) || exit 1; echo "== $(1): $$(( $$(date +%s) - begin )) s"
 
 .PHONY: help build build-dev start test test-lint test-compiled test-pure test-slow \
-        chaos fuzz fuzz-api audit gpu-report gpu-kit test-gpu bench-gpu bench bench-27b bench-kv bench-peers tidy clean
+        test-clients chaos fuzz fuzz-api audit gpu-report gpu-kit test-gpu bench-gpu bench bench-27b bench-kv bench-peers tidy clean
 
 help:
 	@echo "make start        build what is missing, then run the node; Ctrl-C stops it"
@@ -26,6 +26,7 @@ help:
 	@echo "make test         every check: ruff, mypy, the tests compiled, the host code uncompiled"
 	@echo "make test-pure    the host code's tests, uncompiled"
 	@echo "make test-slow    the tests that take minutes"
+	@echo "make test-clients langchain, litellm and the Vercel AI SDK (npm) against a whole node"
 	@echo "make chaos        whole nodes under seeded faults (SEED=1 MINUTES=5): tests/chaos/README.md"
 	@echo "make fuzz         hypothesis on messages, session files (INPUTS=100000): tests/security"
 	@echo "make fuzz-api     schemathesis against a whole node (EXAMPLES=100 SEED=1)"
@@ -118,11 +119,10 @@ test-slow: build-dev
 
 SEED ?= 1
 MINUTES ?= 5
-# Hypothesis on what may lie in Redis and on the disk: INPUTS for each test of the file.
+# Hypothesis on what may lie in Redis and on the disk: INPUTS for each test, a fiftieth of exports.
 INPUTS ?= 100000
 fuzz: build-dev
-	@FUZZ_INPUTS=$(INPUTS) $(BIN)/python -m pytest tests/security/test_fuzz.py -k "not export"
-	@FUZZ_INPUTS=$$(( $(INPUTS) / 50 )) $(BIN)/python -m pytest tests/security/test_fuzz.py -k export
+	@FUZZ_INPUTS=$(INPUTS) $(BIN)/python -m pytest tests/security/test_fuzz.py
 
 # Schemathesis, which has an environment of its own, against a whole node with a tiny model.
 EXAMPLES ?= 100
@@ -144,6 +144,25 @@ build/fuzz/installed: pyproject.toml | $(BIN)/python
 
 chaos: build-dev
 	@$(BIN)/python -m tests.chaos.run --seed $(SEED) --minutes $(MINUTES) --logs build/chaos/logs
+
+# Clients that bring many packages have an environment of their own; the node runs in ours.
+CLIENTS := build/clients
+NPM := build/npm
+IN_CLIENTS := LOCKSTEP_NPM=$(abspath $(NPM)) $(BIN)/python -m tests.ingest.clients.serve
+
+$(CLIENTS)/installed: pyproject.toml
+	@$(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip --disable-pip-version-check -qq install pytest $$($(PYTHON) -c "import \
+	  tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['clients'])")
+	@touch $@
+
+$(NPM)/node_modules: tests/ingest/clients/vercel/package.json
+	@mkdir -p $(NPM) && cp $< $(NPM)/
+	@cd $(NPM) && npm install --no-package-lock --no-audit --no-fund
+
+test-clients: build-dev $(CLIENTS)/installed $(if $(shell command -v npm),$(NPM)/node_modules)
+	$(call suite,pytest clients,$(IN_CLIENTS) $(CLIENTS)/bin/python -m pytest -W ignore \
+	  --confcutdir tests/ingest/clients tests/ingest/clients)
 
 # Built for this machine, but for AMX: as gcc 12 compiles it, llama.cpp dies at its first AMX instruction.
 bench-peers: build

@@ -1,17 +1,20 @@
 """Whatever lies in Redis or on the disk: refused in words, or read as what it is; never more.
 
-A small helping in make test; `make fuzz INPUTS=100000` gives each test so many inputs, and the
-README.md beside this has the figures of the last such run. What is thrown at GGUF files is in
-tests/workers/model/test_fuzz.py, at the HTTP API in fuzz_api.py.
+A small helping in make test; `make fuzz INPUTS=100000` gives each test so many inputs: those that
+hypothesis draws, and damaged variants of each of them. README.md beside this has the figures of the
+last such run. GGUF files: tests/workers/model/test_fuzz.py; the HTTP API: fuzz_api.py.
 """
 
 import contextlib
 import os
+import random
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import msgpack
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -36,17 +39,23 @@ from workers.wire import EndEvent, Request, TokenEvent
 from workers.wire_fields import parse_entry, parse_session
 
 __all__ = ["door", "text", "text_home"]
-INPUTS = int(os.environ.get("FUZZ_INPUTS", "40"))
+INPUTS = int(os.environ.get("FUZZ_INPUTS", "80"))
+VARIANTS = 50 if INPUTS >= 1000 else 4  # of each input that hypothesis draws, itself among them
 ENTRY = "1799999999000-3"
 HERE = Path("a-file")
 given_many = settings(
-    max_examples=INPUTS, suppress_health_check=list(HealthCheck), derandomize=INPUTS < 1000
+    max_examples=INPUTS // VARIANTS,
+    suppress_health_check=list(HealthCheck),
+    derandomize=INPUTS < 1000,
 )
 # one to four wrong things: (where, as a share of the length; what; by which byte or number)
 WRONGS = st.lists(
     st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 5), st.integers(0, 2**64 - 1)),
     max_size=4,
 )
+
+
+SEEDS = st.integers(0, 2**32)
 
 
 def damaged(whole: bytes, wrongs) -> bytes:
@@ -66,6 +75,16 @@ def damaged(whole: bytes, wrongs) -> bytes:
         else:
             del data[at:]
     return bytes(data)
+
+
+def variants(whole: bytes, seed: int) -> Iterator[bytes]:
+    """The bytes, and as many damaged in other ways."""
+    draw = random.Random(seed)
+    yield whole
+    for _ in range(VARIANTS - 1):
+        count = draw.choice((1, 1, 2, 4))
+        wrongs = [(draw.random(), draw.randrange(6), draw.getrandbits(64)) for _ in range(count)]
+        yield damaged(whole, wrongs)
 
 
 def packed(value) -> bytes:
@@ -90,9 +109,15 @@ ENTRIES = st.one_of(BODIES.map(lambda body: {b"m": body}), PLAIN)
 
 
 @given_many
-@given(entry=ENTRIES)
-def test_a_message_of_a_stream_is_a_request_or_is_refused(door, entry):
+@given(entry=ENTRIES, seed=SEEDS)
+def test_a_message_of_a_stream_is_a_request_or_is_refused(door, entry, seed):
     """As the router takes it: a decoder that raised would stop the whole stream."""
+    name = next(iter(entry), b"m")
+    for value in variants(entry.get(name, b""), seed):
+        take(door, {**entry, name: value})
+
+
+def take(door, entry):
     assert len(names_of(entry)) == 2
     try:
         fields, plain = read_entry(entry)
@@ -127,18 +152,25 @@ EVENTS = st.dictionaries(
 
 
 @given_many
-@given(entry_id=st.sampled_from(["0-1", "1-0", "7-7", "0-x"]), fields=EVENTS)
-def test_an_entry_of_a_token_stream_is_an_event_or_no_event(entry_id, fields):
+@given(entry_id=st.sampled_from(["0-1", "1-0", "7-7", "0-x"]), fields=EVENTS, seed=SEEDS)
+def test_an_entry_of_a_token_stream_is_an_event_or_no_event(entry_id, fields, seed):
     """ValueError is what readers take for "not from a pool"; another one would stop them all."""
-    with contextlib.suppress(ValueError):
-        assert isinstance(parse_entry(entry_id, fields), (TokenEvent, EndEvent))
+    name = next(iter(fields), b"token")
+    for value in variants(fields.get(name, b""), seed):
+        with contextlib.suppress(ValueError):
+            event = parse_entry(entry_id, {**fields, name: value})
+            assert isinstance(event, (TokenEvent, EndEvent))
+
+
+KEY = msgspec.json.encode(Key(id="shop", tenant="acme", secret_hash="0" * 64))
 
 
 @given_many
-@given(fields=st.dictionaries(st.binary(max_size=8), st.binary(max_size=20)), raw=BODIES)
-def test_hashes_of_sessions_and_keys_are_read_whatever_they_hold(fields, raw):
+@given(fields=st.dictionaries(st.binary(max_size=8), st.binary(max_size=20)), seed=SEEDS)
+def test_hashes_of_sessions_and_keys_are_read_whatever_they_hold(fields, seed):
     assert isinstance(parse_session(fields), dict)
-    assert isinstance(_parsed(raw), (Key, type(None)))
+    for raw in variants(KEY, seed):
+        assert isinstance(_parsed(raw), (Key, type(None)))
 
 
 class Kept(NamedTuple):
@@ -173,25 +205,24 @@ def resealed(data: bytes) -> bytes:
 
 
 @given_many
-@given(wrongs=WRONGS, is_sealed=st.booleans())
-def test_a_damaged_manifest_is_refused_or_is_a_manifest(kept, wrongs, is_sealed):
-    data = damaged(kept.manifest, wrongs)
-    with contextlib.suppress(CorruptFile):
-        manifest = decode_manifest(resealed(data) if is_sealed else data, HERE)
-        assert isinstance(manifest, Manifest) and not manifest.fault()
-        assert decode_manifest(encode_manifest(manifest), HERE) == manifest
+@given(wrongs=WRONGS, is_sealed=st.booleans(), seed=SEEDS)
+def test_a_damaged_manifest_is_refused_or_is_a_manifest(kept, wrongs, is_sealed, seed):
+    for data in variants(damaged(kept.manifest, wrongs), seed):
+        with contextlib.suppress(CorruptFile):
+            manifest = decode_manifest(resealed(data) if is_sealed else data, HERE)
+            assert isinstance(manifest, Manifest) and not manifest.fault()
+            assert decode_manifest(encode_manifest(manifest), HERE) == manifest
 
 
 @given_many
-@given(number=st.integers(0, 99), wrongs=WRONGS, is_sealed=st.booleans())
-def test_a_damaged_header_of_an_object_is_refused_or_is_one(kept, number, wrongs, is_sealed):
+@given(number=st.integers(0, 99), wrongs=WRONGS, is_sealed=st.booleans(), seed=SEEDS)
+def test_a_damaged_header_of_an_object_is_refused_or_is_one(kept, number, wrongs, is_sealed, seed):
     whole = kept.objects[number % len(kept.objects)]
-    data = damaged(whole[:4096], wrongs)
-    if is_sealed and len(data) >= SUM_BYTES:
-        data = with_sum(data[:-SUM_BYTES])
-    with contextlib.suppress(CorruptFile):
-        header, sums = decode_header(data, HERE)
-        assert header.num_tokens >= 0 and sums
+    for data in variants(damaged(whole[:4096], wrongs), seed):
+        sealed_again = with_sum(data[:-SUM_BYTES]) if is_sealed else data
+        with contextlib.suppress(CorruptFile):
+            header, sums = decode_header(sealed_again, HERE)
+            assert header.num_tokens >= 0 and sums
 
 
 @given_many
