@@ -59,6 +59,13 @@ def test_a_histogram_is_on_the_board_or_it_is_of_no_use(names):
     assert {name for name in histograms - shown if name[:-7] not in lengths} == set()
 
 
+def test_the_page_about_metrics_names_what_there_is(names):
+    page = (Path(__file__).parents[2] / "docs" / "observing.md").read_text()
+    families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in names} | names
+    told = set(re.findall(r"`(lockstep_[a-z0-9_]+)`", page))
+    assert told and told <= families, told - families
+
+
 def test_panels_say_what_they_are_and_do_not_overlap():
     assert all(panel["description"] and panel["title"] for panel in PANELS)
     places = {(p["gridPos"]["x"], p["gridPos"]["y"]) for p in BOARD["panels"]}
