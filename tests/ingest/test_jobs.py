@@ -180,3 +180,29 @@ def test_an_unknown_job_is_404(door, method, path):
 def test_the_schema_names_the_fields_of_a_request(door):
     schema = door.http.get("/v1/schema").json()
     assert {"prompt", "messages", "sla", "webhook", "deadline_ms"} <= schema["properties"].keys()
+
+
+def test_an_id_beyond_the_end_gets_the_end_and_no_token_twice(door, node):
+    create(door, id="e")
+    door.http.get("/v1/jobs/e/events")
+    found = events(door.http.get("/v1/jobs/e/events", headers={"Last-Event-ID": "0-99"}))
+    assert [entry_id for entry_id, _, _ in found] == ["1-0"]
+    for beyond in ("1-1", "2", "9" * 19 + "-1"):
+        response = door.http.get("/v1/jobs/e/events", headers={"Last-Event-ID": beyond})
+        assert (response.status_code, response.content) == (204, b""), beyond
+
+
+def test_after_retention_there_is_no_job_to_follow(door, node, wait_until):
+    create(door, id="old")
+    wait_until(lambda: door.http.get("/v1/jobs/old").json()["status"] == "finished")
+    door.desk.store.redis.delete("lockstep:tokens:old", "lockstep:job:old")
+    response = door.http.get("/v1/jobs/old/events", headers={"Last-Event-ID": "0-2"})
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "job_not_found")
+
+
+def test_results_live_as_long_as_the_setting_says(door, node, wait_until):
+    create(door, id="r")
+    wait_until(lambda: door.http.get("/v1/jobs/r").json()["status"] == "finished")
+    store = door.desk.store
+    for key in (store.keys.job("r"), store.keys.tokens("r")):
+        assert 0 < store.redis.ttl(key) <= door.desk.settings.result_ttl_s
