@@ -20,6 +20,7 @@ Json = dict[str, Any]
 NAMES: Final[Mapping[str, str]] = {
     "stop": "stop_sequences",
     "response_format": "output_config.format",
+    "reasoning_effort": "output_config.effort",
     "parallel_tool_calls": "tool_choice",
 }
 AS_THEY_ARE: Final = ("model", "max_tokens", "temperature", "top_p", "top_k", "metadata")
@@ -36,7 +37,7 @@ THOUGHTS: Final = ("thinking", "redacted_thinking")
 def check(body: Mapping[str, Any]) -> None:
     """Raises ApiError for what this API has and the node has not."""
     for name in NOT_OFFERED:
-        if body.get(name):
+        if body.get(name) is not None:
             raise refused(name, "is not offered", "unsupported")
     if not isinstance(body.get("stream"), bool | None):
         raise refused("stream", "must be true or false")
@@ -53,7 +54,7 @@ def fields_of(body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, 
     if body.get("tools"):
         fields["tools"] = tools_of(body["tools"])
         fields |= choice_of(body.get("tool_choice"))
-    return fields | format_of(body.get("output_config") or {})
+    return fields | effort_of(body) | format_of(body.get("output_config") or {})
 
 
 def messages_of(given: Any) -> list[Json]:
@@ -176,8 +177,19 @@ def choice_of(choice: Any) -> dict[str, Any]:
     return said
 
 
+def effort_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """reasoning_effort of what `thinking` and `output_config.effort` say."""
+    thinking, config = body.get("thinking"), body.get("output_config")
+    if not isinstance(thinking, dict | None):
+        raise refused("thinking", "must be an object")
+    if thinking is not None and thinking.get("type") == "disabled":
+        return {"reasoning_effort": "none"}
+    effort = config.get("effort") if isinstance(config, dict) else None
+    return {} if effort is None else {"reasoning_effort": effort}
+
+
 def format_of(config: Any) -> dict[str, Any]:
-    """response_format of what `output_config.format` says; its effort is a hint."""
+    """response_format of what `output_config.format` says."""
     if not isinstance(config, dict):
         raise refused("output_config", "must be an object")
     wanted = config.get("format")

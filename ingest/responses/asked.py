@@ -1,7 +1,8 @@
 """From the body of a Responses request to the fields of ours (router/schema.py).
 
 What a field of ours may hold is router.admit's business; its refusals are told by the names that
-this API has (NAMES). What cannot be honoured is refused by name; HINTS change nothing here.
+this API has (NAMES). What cannot be honoured is refused by name; what changes no answer is
+ignored, by its absence here (docs/openai.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,30 +15,24 @@ NAMES: Final[Mapping[str, str]] = {
     "max_tokens": "max_output_tokens",
     "messages": "input",
     "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
 }
 AS_THEY_ARE: Final = ("model", "temperature", "top_p", "metadata", "parallel_tool_calls")
 OURS: Final = (  # extra fields of this node, as everywhere else
     *("sla", "deadline_ms", "session_id", "seed", "stop", "top_k", "min_p", "webhook"),
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "chat_template_kwargs"),
 )
-HINTS: Final = (
-    *("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier"),
-    *("stream_options", "max_tool_calls", "reasoning"),
-)
-OTHERS: Final = (
-    *("input", "instructions", "max_output_tokens", "tools", "tool_choice", "text", "top_logprobs"),
-    *("include", "stream", "store", "background", "previous_response_id", "truncation"),
-)
-KNOWN: Final = frozenset((*AS_THEY_ARE, *OURS, *HINTS, *OTHERS))
+NOT_OFFERED: Final = ("conversation", "prompt", "context_management", "moderation", "image")
 LOGPROBS: Final = "message.output_text.logprobs"
 INCLUDES: Final = (LOGPROBS, "reasoning.encrypted_content")  # the second holds nothing here
 
 
 def check(body: Mapping[str, Any]) -> None:
     """Raises ApiError for what this API has and the node has not."""
-    for name, value in body.items():
-        if value is not None and name in ("conversation", "prompt", "context_management"):
-            raise refused(name, "is not offered; use previous_response_id", "unsupported")
+    for name in NOT_OFFERED:
+        if body.get(name) is not None:
+            hint = "; use previous_response_id" if name == "conversation" else ""
+            raise refused(name, f"is not offered{hint}", "unsupported")
     for name in ("stream", "store", "background"):
         if not isinstance(body.get(name), bool | None):
             raise refused(name, "must be true or false")
@@ -61,6 +56,8 @@ def fields_of(
     fields["messages"] = [*system, *before, *told]
     if body.get("max_output_tokens") is not None:
         fields["max_tokens"] = body["max_output_tokens"]
+    if (effort := effort_of(body.get("reasoning"))) is not None:
+        fields["reasoning_effort"] = effort
     response_format = format_of(body.get("text"))
     if response_format is not None:
         fields["response_format"] = response_format
@@ -96,6 +93,13 @@ def choice_of(choice: Any) -> Any:
     if choice in ("none", "auto", "required"):
         return choice
     raise refused("tool_choice", "must be none, auto, required, or a function by its name")
+
+
+def effort_of(reasoning: Any) -> Any:
+    """`reasoning.effort`; its summary is a hint: thoughts are told as they are."""
+    if not isinstance(reasoning, dict | None):
+        raise refused("reasoning", "must be an object")
+    return (reasoning or {}).get("effort")
 
 
 def format_of(text: Any) -> Json | None:

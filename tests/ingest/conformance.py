@@ -4,44 +4,19 @@ in docs/openai.md, which is made of them.
     python -m tests.ingest.conformance      writes the table
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.ingest.conformance_field import HELLO, NUMBERS, PARAMETERS, Field, param
+from tests.ingest.conformance_others import OTHERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "openai.md"
 MARK = "<!-- made by tests/ingest/conformance.py; the lines below are what its tests say -->\n"
 
-HELLO = [{"role": "user", "content": "Hello"}]
-PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": PARAMETERS}}
 NAMED = {"type": "function", "function": {"name": "f"}}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": PARAMETERS}}
 
-
-@dataclass(frozen=True)
-class Field:
-    """verdict: "honoured", "ignored" or "refused" (by name, 400).
-
-    value  sent with what the endpoint requires and `beside`
-    seen   (request, answer) -> whether the field had its effect; of an honoured one
-    wrong  values that are refused by the field's name; (value, name of the field) where it differs
-    """
-
-    verdict: str
-    value: Any
-    note: str = ""
-    seen: Callable[[Any, Any], bool] | None = None
-    wrong: tuple[Any, ...] = ()
-    beside: tuple[tuple[str, Any], ...] = ()
-
-
-def param(name: str, value: Any, wrong: tuple[Any, ...], note: str = "") -> Field:
-    """A sampling parameter that arrives as it is."""
-    return Field("honoured", value, note, lambda r, a: getattr(r.params, name) == value, wrong)
-
-
-NUMBERS = ("x", True, [1])
 SAMPLING = {
     "frequency_penalty": param("frequency_penalty", 0.5, (*NUMBERS, 3), "-2 to 2"),
     "presence_penalty": param("presence_penalty", 0.5, (*NUMBERS, -3), "-2 to 2"),
@@ -246,6 +221,7 @@ ENDPOINTS: dict[str, tuple[dict[str, Any], dict[str, Field]]] = {
     "/v1/completions": ({"prompt": "Hello"}, COMPLETIONS),
     "/v1/tokenize": ({"prompt": "Hello"}, TOKENIZE),
     "/v1/detokenize": ({"tokens": [5]}, DETOKENIZE),
+    **OTHERS,
 }
 
 
