@@ -25,7 +25,6 @@ from ingest.past import end_without_stream
 from ingest.tokens import Entry, TokenReader
 from router.admit import Door, Reject, admit
 from router.answer_form import ANSWER_FORM
-from router.pools import max_sequence_tokens
 from router.prompt import EFFORT, VARIABLES
 from workers.address import Networks, parse_networks
 from workers.log import logger
@@ -142,7 +141,7 @@ class Desk:
             text=text,
             now_ms=time.time_ns() // 1_000_000,
             allow=self.allow,
-            max_sequence_tokens=max_sequence_tokens(self.doorkeeper.pulse().loads),
+            max_sequence_tokens=self.doorkeeper.longest(),
             classes=self.keys.classes,
         )
         result = admit(fields, door, sla=None, entry_id=None, plain=False)

@@ -54,6 +54,11 @@ class Doorkeeper:
         with self._lock:
             return self.sight.views()
 
+    def longest(self) -> int | None:
+        """Tokens of the longest sequence that a pool holds which was ready lately; None: none."""
+        with self._lock:
+            return self.sight.longest()
+
     def check(self, request: Request) -> None:
         """Raises ApiError: 429 now, 400 for ever."""
         pulse, views = self.pulse(), self.views()

@@ -9,7 +9,8 @@ With costs, of the ways to run a request that its class' promises allow:
     nothing that keeps the promise has room: the request waits, unless waiting is what breaks it
 
 A request that fits some ready pool gets a plan, or waits for what is running to end; how good the
-predictions are decides how good the plan is, never whether there is one.
+predictions are decides how good the plan is, never whether there is one. One that fits only a pool
+which is away, and was ready lately, waits for that; what no known pool holds is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ from workers.sla import SlaTable
 from workers.wire import POOLS
 
 FULL: Final = 0.7  # of a pool: from here on others are asked to take work off it
+AWAY_MOST: Final = 64  # requests in the queue of a pool that is away
 SAFE: Final = 0.8  # of a promise: a slow pool takes what it can do in so much of it
 
 
@@ -105,7 +107,7 @@ def place(
         most = max(pool.sequence_blocks for pool in ready)
         fitting = [pool for pool in ready if pool.sequence_blocks == most]
     if not fitting:
-        return Plan("refuse", "", too_large(wanted, ready), forever=True)
+        return for_one_away(wanted, pools)
     if any(pool.cost is None for pool in fitting) or not switches.routing:
         return by_preference(wanted, home, fitting, pools, table)
     late = impossible(wanted, fitting, now_ms)
@@ -126,6 +128,19 @@ def place(
     if refused is not None:
         return too_late(refused)
     return choose(wanted, ways, table)
+
+
+def for_one_away(wanted: Wanted, pools: Sequence[PoolView]) -> Plan:
+    """No ready pool holds it: it waits for one that did lately, in its queue, or is refused."""
+    away = [pool for pool in pools if not pool.is_ready and pool.sequence_blocks]
+    fitting = [pool for pool in away if pool.holds(wanted.num_tokens)]
+    if not fitting:
+        return Plan("refuse", "", too_large(wanted, pools), forever=True)
+    pool = fitting[0]
+    reason = f"{pool.name}: the only pool that holds it, is {pool.state} and is waited for"
+    if len(pool.queue) < AWAY_MOST:
+        return Plan(pool.name, pool.name, reason)
+    return Plan("wait", "", f"{reason}, as {len(pool.queue)} others do")
 
 
 def by_preference(
@@ -164,8 +179,8 @@ def absence(name: str, fitting: Sequence[PoolView], pools: Sequence[PoolView]) -
     return "cannot hold the request" if state == "ready" else f"is {state}"
 
 
-def too_large(wanted: Wanted, ready: Sequence[PoolView]) -> str:
-    most = max(pool.sequence_blocks for pool in ready) * BLOCK_TOKENS
+def too_large(wanted: Wanted, pools: Sequence[PoolView]) -> str:
+    most = max(pool.sequence_blocks for pool in pools) * BLOCK_TOKENS
     return (
         f"the request needs memory for {wanted.num_tokens} tokens, and this node holds {most}; "
         "ask for fewer tokens or shorten the prompt"

@@ -5,6 +5,7 @@ Plain values, made from reports, queues and hashes; nothing here decides or wait
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from workers.cost import CostModel
@@ -66,7 +67,8 @@ class PoolView:
     state            "ready" when one of its workers is, else what they say; "not reporting"
     places           sequences that run at once
     running          requests that are claimed
-    sequence_blocks  blocks that its largest worker holds; 0: not said
+    sequence_blocks  blocks that its largest worker holds, or held when it was last ready; 0: not
+                     said, or long ago
     waiting_blocks   wanted by claimed requests that have no memory yet
     queue            what waits to be claimed, in the order in which it will be
     coming           what another pool prefills and this one is to decode
@@ -138,20 +140,24 @@ def wanted_of(request: Request, session: Mapping[str, Any]) -> Wanted:
     )
 
 
-def max_sequence_tokens(loads: Iterable[PoolLoad]) -> int | None:
-    """The longest sequence that some ready pool holds; None while none is ready."""
-    held = [load.total_blocks for load in loads if load.state == "ready" and load.total_blocks]
-    return max(held) * BLOCK_TOKENS if held else None
-
-
 def views_of(
-    loads: Sequence[PoolLoad], queues: Mapping[str, Iterable[Wanted]], model: str
+    loads: Sequence[PoolLoad],
+    queues: Mapping[str, Iterable[Wanted]],
+    model: str,
+    known: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[PoolView, ...]:
-    """The pools as they are, gpu first; one that nobody reports is "not reporting"."""
-    return tuple(view_of(pool, loads, queues.get(pool, ()), model) for pool in POOLS)
+    """The pools as they are, gpu first; one that nobody reports is "not reporting".
+
+    known  sequence_blocks of pools that may be away just now, by pool
+    """
+    return tuple(
+        view_of(pool, loads, queues.get(pool, ()), model, known.get(pool, 0)) for pool in POOLS
+    )
 
 
-def view_of(pool: str, loads: Sequence[PoolLoad], queue: Iterable[Wanted], model: str) -> PoolView:
+def view_of(
+    pool: str, loads: Sequence[PoolLoad], queue: Iterable[Wanted], model: str, known: int
+) -> PoolView:
     """One pool. Workers that are not ready, or serve another model, add nothing."""
     mine = [load for load in loads if load.pool == pool]
     ready = [load for load in mine if load.state == "ready" and load.model == model]
@@ -159,7 +165,7 @@ def view_of(pool: str, loads: Sequence[PoolLoad], queue: Iterable[Wanted], model
         state = mine[0].state if mine else "not reporting"
         if state == "ready":
             state = f"ready for {mine[0].model} only"
-        return PoolView(name=pool, state=state, places=0, queue=tuple(queue))
+        return PoolView(name=pool, state=state, places=0, sequence_blocks=known, queue=tuple(queue))
     return PoolView(
         name=pool,
         model=model,

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from router.largest import Largest
 from router.pools import PoolView, Wanted, added, views_of
 from router.replan import Job
 from workers.placed import Placed, placed
@@ -30,6 +31,7 @@ class Sight:
     def __init__(self, store: Store, model: str) -> None:
         self.store, self.model = store, model
         self.facts: dict[str, Wanted] = {}  # of whatever is in a pool, as far as it is known
+        self.largest = Largest(model)
         self._loads: list[PoolLoad] = []
         self._jobs: list[Job] = []
         self._nameless: set[str] = set()  # in a queue, and nothing is known of them
@@ -45,7 +47,13 @@ class Sight:
         now = time.monotonic()
         if now - self._loads_at > LOADS_AGE_S:
             self._loads, self._loads_at = self.store.loads(), now
+            self.largest.look(self._loads, now)
         return self._loads
+
+    def longest(self) -> int | None:
+        """Tokens of the longest sequence that a pool holds which was ready lately; None: none."""
+        self.loads()
+        return self.largest.tokens
 
     def is_loading(self) -> bool:
         """Whether a pool is about to be ready: how much it will hold is not known yet."""
@@ -93,7 +101,7 @@ class Sight:
         jobs = self.jobs(LOADS_AGE_S if self._are_new(ids) else JOBS_AGE_S)
         self._nameless = {i for queue in ids.values() for i in queue if i not in self.facts}
         queues = {pool: [self.facts[i] for i in ids[pool] if i in self.facts] for pool in POOLS}
-        views = views_of(self.loads(), queues, self.model)
+        views = views_of(self.loads(), queues, self.model, self.largest.blocks)
         claimed = {pool: found[2 * n + 1] for n, pool in enumerate(POOLS)}
         coming = [job for job in jobs if job.wanted.then not in (None, job.pool)]
         return tuple(seen(view, claimed[view.name], coming, self.facts.values()) for view in views)

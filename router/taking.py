@@ -14,7 +14,7 @@ from router.dispatch import refuse, refuse_message
 from router.entry import read_entry
 from router.overload import Overload
 from router.placing import Held, Placer
-from router.pools import max_sequence_tokens, wanted_of
+from router.pools import wanted_of
 from router.refusal import Refused
 from router.sight import Sight
 from workers.address import Networks
@@ -64,8 +64,8 @@ class Taker:
 
     def take_request(self, entry: Entry, fields: Mapping[str, Any], plain: bool) -> None:
         """fields: what the message says.   plain: as strings, as written with redis-cli"""
-        held_tokens = max_sequence_tokens(self.sight.loads())
-        door = Door(self.text, now_ms(), self.allow, held_tokens, self.table.names)
+        longest = self.sight.longest()
+        door = Door(self.text, now_ms(), self.allow, longest, self.table.names)
         request = admit(fields, door, sla=entry.sla, entry_id=entry.arrived, plain=plain)
         request_id = request.request_id if isinstance(request, Reject) else request.id
         if not self.is_alone(entry, request_id):

@@ -3,7 +3,7 @@
 import pytest
 
 from router.placement import place
-from router.pools import PoolView, Wanted, max_sequence_tokens, views_of
+from router.pools import PoolView, Wanted, views_of
 from workers.sla import SlaTable
 from workers.wire import PoolLoad
 
@@ -90,10 +90,20 @@ def test_without_costs_a_full_queue_sends_it_to_the_other_pool_and_two_make_it_w
     assert placed(loads, queues={"gpu": waiting, "cpu": waiting}).kind == "wait"
 
 
-def test_admission_leaves_room_for_what_the_largest_ready_pool_holds():
-    assert max_sequence_tokens([load("cpu", blocks=4), load("gpu", blocks=1)]) == 1024
-    assert max_sequence_tokens([load("cpu", "loading"), load("gpu", blocks=1)]) == 256
-    assert max_sequence_tokens([load("gpu", "absent", blocks=0)]) is None
+def away(tokens, waiting=()):
+    """A node whose GPU, which held 8 blocks, is gone for the moment."""
+    views = views_of([load("cpu", blocks=4)], {"gpu": waiting}, "m", {"gpu": 8, "cpu": 4})
+    return place(wanted(tokens=tokens), None, views, TABLE, NOW_MS)
+
+
+def test_what_only_a_pool_holds_that_is_away_waits_for_it_and_is_not_refused():
+    plan = away(1025)
+    assert (plan.kind, plan.pool, plan.forever) == ("gpu", "gpu", False)
+    assert "only pool that holds it, is not reporting and is waited for" in plan.reason
+    assert away(1024).pool == "cpu"
+    refused = away(2049)
+    assert refused.forever and "this node holds 2048" in refused.reason
+    assert away(1025, [wanted()] * 64).kind == "wait"
 
 
 def test_a_view_adds_up_the_workers_of_a_pool():
