@@ -86,18 +86,18 @@ class Clerk:
             if batch is None or batch.is_over:
                 await run_sync(self.tidy, place, batch)
                 return
-            await self.driver(place[0], batch).run()
+            key = await self.desk.gate.named(batch.key, place[0])
+            await self.driver(key, batch).run()
         except* Stopping:
             pass
         finally:
             os.close(lock)
 
-    def driver(self, tenant: str, batch: Batch) -> Driver:
-        key = Key(id=batch.key, tenant=tenant)
+    def driver(self, key: Key, batch: Batch) -> Driver:
         most = max(1, self.desk.settings.max_queue // 2)
         return Driver(
             self.books,
-            tenant,
+            key.tenant,
             batch,
             answer=partial(answer_line, self.desk, key),
             cancel=self.desk.cancel,

@@ -1,8 +1,11 @@
 """What a key may ask for: counted by the store, given back, and never another key's business."""
 
+import asyncio
+
 import pytest
 
 from ingest import gate
+from ingest.gate import Gate
 from ingest.keys import Key, Limits, add_key
 from workers.store import Store
 from workers.wire import GROUP, EndEvent, Keys, Request, SamplingParams, Usage
@@ -107,5 +110,18 @@ def test_the_door_says_429_and_when_to_come_back(door, monkeypatch):
         assert refused.status_code == 429, name
         assert refused.json()["error"]["type"] == "rate_limit_error"
         assert int(refused.headers["retry-after"]) >= 1
-    job = door.desk.store.redis.hget("lockstep:job:" + refused.request.url.path, "api_key")
-    assert job is None
+
+
+def test_what_goes_on_in_a_keys_name_has_its_limits(settings):
+    """Rows of a batch, say: they are no way around them. One that is gone has none."""
+    store = Store.of(settings)
+    limits = Limits(requests_per_min=7)
+    add_key(store, Key(id="shop", tenant="acme", limits=limits))
+
+    async def named(name, tenant):
+        return await Gate(settings, store).named(name, tenant)
+
+    assert asyncio.run(named("shop", "acme")).limits == limits
+    for name, tenant in (("shop", "other"), ("gone", "acme")):
+        found = asyncio.run(named(name, tenant))
+        assert (found.id, found.tenant, found.limits) == (name, tenant, Limits())
