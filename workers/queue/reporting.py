@@ -1,15 +1,22 @@
 """What a pool says of itself each second, out of what its engine and its threads count."""
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol
 
 import msgspec
 
 from kv_tier.prefix import Sizes
+from workers.clock import now_ms
 from workers.cost import CostModel
 from workers.engine.lately import Lately
 from workers.engine.load import EngineLoad
+from workers.queue.pulse import Pulse
 from workers.wire import PoolLoad
+from workers.worker_store import Claimed, WorkerStore
+
+LOAD_S: Final = 0.5  # how old what an engine says of itself may be
 
 
 def with_files(
@@ -65,3 +72,59 @@ def with_load(
         batch=load.batch,
         histograms=load.histograms,
     )
+
+
+class Worker(Protocol):
+    """What is told of a pool's worker."""
+
+    store: WorkerStore
+    queue_name: str
+    name: str
+    held: dict[str, Claimed]
+    capacity: int
+    pulse: Pulse
+    failure: str
+
+    def class_of(self, item: Claimed) -> str: ...
+
+
+class Reporter:
+    """One worker's.   model: its name"""
+
+    def __init__(self, worker: Worker, model: str, load: EngineLoad) -> None:
+        self.worker, self.model = worker, model
+        self.load = load
+        self.loaded_at = 0.0
+        self.lately = Lately()
+        self.began_ms = now_ms()
+
+    def take(self, load: EngineLoad) -> None:
+        """The engine belongs to the main thread; the bookkeeper reports this copy."""
+        self.load, self.loaded_at = load, time.monotonic()
+
+    def is_stale(self) -> bool:
+        return time.monotonic() - self.loaded_at > LOAD_S
+
+    def report(self, held: Sequence[Claimed], kv: dict[str, float], sizes: Sizes | None) -> None:
+        """Say it. held: what is claimed   kv: what the tier counts   sizes: None: there is none"""
+        worker, load = self.worker, self.load
+        told = PoolLoad(
+            pool=worker.queue_name,
+            worker=worker.name,
+            state=self.state(),
+            note=worker.failure,
+            began_ms=self.began_ms,
+            model=self.model,
+            running=len(held),
+            capacity=worker.capacity,
+            progress=worker.pulse.moves,
+            kv=kv,
+        )
+        classes, mono_ms = map(worker.class_of, held), 1000 * time.monotonic()
+        cost = with_files(load.cost, sizes, kv)
+        worker.store.report(with_load(told, load, cost, classes, self.lately, mono_ms))
+
+    def state(self) -> str:
+        if self.worker.failure:
+            return "failed"
+        return "stopping" if self.worker.pulse.stopping else "ready"

@@ -41,8 +41,10 @@ class Worker(Protocol):
     held: dict[str, Claimed]
     wishes: Wishes
     emitter: Emitter
-    load: EngineLoad
     capacity: int
+
+    @property
+    def load(self) -> EngineLoad: ...
 
     def lost(self, item: Claimed) -> None: ...
 
