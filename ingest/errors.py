@@ -12,7 +12,7 @@ import redis.exceptions
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from workers.log import logger
 from workers.store import is_busy, is_full
@@ -145,8 +145,38 @@ class LingeringResponse(Response):
         await send({"type": "http.response.body", "body": b""})
 
 
+class LastWord:
+    """Answers 503 to whom the ending process gives up; uvicorn would say 500."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
+        except asyncio.CancelledError:
+            if begun or scope["type"] != "http":
+                raise
+            await error_response(ending(), scope["path"])(scope, receive, send)
+
+
+def ending() -> ApiError:
+    """What a client is told whose request was not looked at before the process ended."""
+    message = "the node is being restarted; ask again"
+    return ApiError(503, message, code="stopping", retry_after_s=RETRY_STORE_S)
+
+
 def install(app: FastAPI) -> None:
     """Makes every error of `app` an error object, also those that the framework finds itself."""
+
+    app.add_middleware(LastWord)
 
     @app.exception_handler(ApiError)
     async def ours(request: Request, error: ApiError) -> Response:

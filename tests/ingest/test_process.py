@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import httpx
 import pytest
@@ -72,6 +73,27 @@ def test_it_ends_with_0_when_asked(api):
     process, _ = api
     assert "Traceback" not in stop(process)
     assert process.returncode == 0
+
+
+def test_who_was_not_answered_when_it_ended_may_come_again(api, settings, wait_until):
+    """Found by tests/chaos: 500, when the store was slow just then."""
+    process, client = api
+    redis, answers = Store.of(settings).redis, []
+
+    def ask():
+        answers.append(client.post("/v1/jobs", json={"prompt": "x"}))
+
+    redis.execute_command("CLIENT", "PAUSE", "30000", "WRITE")
+    try:
+        asking = threading.Thread(target=ask)
+        asking.start()
+        wait_until(lambda: redis.info("clients")["blocked_clients"] > 0)
+        assert "Traceback" not in stop(process)
+    finally:
+        redis.execute_command("CLIENT", "UNPAUSE")
+    asking.join()
+    assert (answers[0].status_code, answers[0].json()["error"]["code"]) == (503, "stopping")
+    assert int(answers[0].headers["retry-after"]) > 0
 
 
 def test_open_streams_are_let_go_and_their_requests_live(api, node, wait_until):
