@@ -56,11 +56,15 @@ class Node:
         for _ in range(int(PATIENCE_S / LOOK_S)):
             if is_ready():
                 return
-            died = [name for name, p in self.processes.items() if p.poll() is not None]
-            if died:
-                raise Failure(f"bench: {', '.join(died)} did not start")
+            self.check()
             time.sleep(LOOK_S)
         raise Failure(f"bench: the node was not ready within {PATIENCE_S:.0f} s")
+
+    def check(self) -> None:
+        """Raises Failure when a process has ended: what it said is on stderr."""
+        ended = [name for name, process in self.processes.items() if process.poll() is not None]
+        if ended:
+            raise Failure(f"bench: {', '.join(ended)} ended")
 
     def answers(self) -> bool:
         """Whether its HTTP door says that the node is ready."""

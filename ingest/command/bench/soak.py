@@ -85,6 +85,7 @@ def soak(
     thread.start()
     while thread.is_alive():
         thread.join(plan.sample_s)
+        node.check()
         at_s = time.monotonic() - begin
         one = watch.sample(node, store, at_s)
         if out is not None:
