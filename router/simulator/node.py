@@ -30,7 +30,7 @@ from router.turns import Turns
 from workers.sla import SlaTable
 from workers.wire import PoolLoad
 
-REPORT_MS: Final = 500.0  # workers/queue/pool_worker.py
+REPORT_MS: Final = 1000.0  # workers/queue/bookkeeper.py
 REPLAN_MS: Final = 1000.0
 FULL_PAUSE_MS: Final = 50.0  # router/loop.py
 

@@ -148,6 +148,7 @@ class Engine:
         self._masker = Masker(text)
         self._num_prompt_computed = 0
         self._worked_ms = now_ms()
+        self._ended: float | None = None  # the last step, by the timer, if the next follows at once
         self.is_stalled = False  # the last step found that all who are here wait for memory
 
     def add(
@@ -349,6 +350,7 @@ class Engine:
         if ended:
             return ended
         begin_ms, begin = self._now_ms(), self._timer()
+        since, self._ended = self._ended or begin, None
         scheduled = self._scheduler.schedule(begin_ms)
         if not scheduled:
             self.is_stalled = True
@@ -359,9 +361,11 @@ class Engine:
         self._advance(scheduled, begin_ms)
         outputs = self._emit(batch, logits)
         self._worked_ms = self._now_ms()
-        step_ms = 1000 * (self._timer() - begin)
-        self._cost.observe(step_ms, work)
-        self._meter.step(step_ms, len(scheduled))
+        end = self._timer()
+        self._cost.observe(1000 * (end - since), work)  # a token waits for what is between steps
+        self._meter.step(1000 * (end - begin), len(scheduled))
+        if self._scheduler.running:
+            self._ended = end
         return outputs
 
     def _forward(self, scheduled: Items[Scheduled], batch: Batch) -> F32:
@@ -427,6 +431,8 @@ class Engine:
 
     def _forget(self, sequence: Sequence) -> None:
         del self._sequences[sequence.id]
+        if not self._sequences:
+            self._ended = None
         self._behind.forget(sequence)
         if self._ends.known.pop(sequence.id, None) is None:
             self._scheduler.remove(sequence)

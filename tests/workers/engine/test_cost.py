@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.workers.engine.fake import FakeClock, FakeModel, make_engine, make_request
 from workers.cost import CostModel
 from workers.engine.cost import UNPROVEN, StepCost, Work, learn
 
@@ -134,3 +135,17 @@ def test_whatever_is_seen_no_number_is_negative_and_none_is_missing(seen):
         for name in ("fixed_ms", "decode_ms", "prefill_ms", "context_us", "prefill_context_us"):
             assert 0 <= getattr(model, name) < 1e12, name
         assert 0 <= model.error < 1e12
+
+
+def test_what_comes_between_steps_is_part_of_what_they_cost_and_idling_is_not():
+    """A token waits for messages, for other threads, for whatever the process does meanwhile."""
+    clock = FakeClock()
+    engine = make_engine(clock, FakeModel(clock, fixed_ms=20))
+    for number in range(3):
+        engine.add(make_request(f"r{number}", max_tokens=40))
+        while engine.has_work():
+            engine.step()
+            clock.now_ms += 5
+        clock.now_ms += 3_600_000
+    assert engine.load().cost.step_ms(1) == pytest.approx(25, rel=0.05)
+    assert engine.load().step_ms == pytest.approx(20)
