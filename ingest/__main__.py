@@ -22,7 +22,7 @@ from ingest.health import problems_of
 from ingest.limits import HEAD_BYTES_MAX, URL_BYTES_MAX, HeadLimits
 from ingest.programs import read_program
 from ingest.pulse import take_pulse
-from ingest.ready import SAID_ELSEWHERE, reachable, ready_lines
+from ingest.ready import SAID_ELSEWHERE, needs_key, reachable, ready_lines
 from workers.log import logger
 from workers.settings import BAD_CONFIG, settings_or_exit
 
@@ -68,7 +68,10 @@ async def say_when_ready(desk: Desk) -> None:
     while not await run_sync(is_ready, desk):
         await asyncio.sleep(POLL_S)
     host, took_s = reachable(config.host), time.monotonic() - began
-    said = ready_lines(host=host, port=config.port, model=config.model, took_s=took_s)
+    with_key = await run_sync(needs_key, host, config.port)
+    said = ready_lines(
+        host=host, port=config.port, model=config.model, took_s=took_s, with_key=with_key
+    )
     print(said, flush=True)
 
 

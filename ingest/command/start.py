@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from ingest.ready import SAID_ELSEWHERE, reachable, ready_lines
+from ingest.ready import SAID_ELSEWHERE, needs_key, reachable, ready_lines
 
 ROOT = Path(__file__).parents[2]
 POLL_S = 0.2
@@ -86,7 +86,8 @@ def run(node: dict[str, Any], began: float) -> int:
     )  # fmt: skip
     try:
         if wait_until_ready(node, honcho):
-            print(ready_lines(**node, took_s=time.monotonic() - began), flush=True)
+            with_key, took_s = needs_key(node["host"], node["port"]), time.monotonic() - began
+            print(ready_lines(**node, took_s=took_s, with_key=with_key), flush=True)
         code = honcho.wait()
         return 0 if code in ASKED else code or 1
     except Stop:

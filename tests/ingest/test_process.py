@@ -65,6 +65,7 @@ def test_it_says_once_when_the_node_is_ready(api, node):
     said = [process.stdout.readline() for _ in range(3)]
     assert said[1].startswith(f"Lockstep is ready on {client.base_url} after ")
     assert said[2].startswith(f"curl {client.base_url}/v1/chat/completions ")
+    assert "Authorization" not in said[2]
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=20)[0].strip() == ""
 

@@ -5,10 +5,13 @@ import os
 import socket
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from ingest import ready
 from ingest.command import start
 
 ROOT = Path(__file__).parents[3]
@@ -115,3 +118,28 @@ def test_the_ready_line_comes_with_a_command_to_try():
     ).stdout.splitlines()
     assert split[0] == "http://127.0.0.1:8000/v1/chat/completions"
     assert json.loads(split[-1])["model"] == "it's"
+
+
+@pytest.mark.parametrize(("status", "expected"), [(401, True), (200, False), (503, False)])
+def test_the_command_to_try_has_a_key_where_the_door_wants_one(status, expected):
+    class Door(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Door) as server:
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        with_key = ready.needs_key("127.0.0.1", server.server_port)
+        thread.join()
+    node = {"host": "127.0.0.1", "port": 8000, "model": "m", "took_s": 1.0}
+    assert with_key == expected
+    told = ready.ready_lines(**node, with_key=with_key)
+    assert ('-H "Authorization: Bearer $LOCKSTEP_API_KEY"' in told) == expected
+
+
+def test_a_door_that_is_not_there_wants_no_key(free_port):
+    assert not ready.needs_key("127.0.0.1", free_port())
