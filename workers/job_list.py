@@ -15,7 +15,7 @@ from workers.store import Store
 from workers.wire import DEFAULT_TENANT, split_id
 from workers.wire_fields import parse_job
 
-LOOK_MOST: Final = 5000
+LOOK_MOST: Final = 2000
 BATCH: Final = 250
 FIELDS: Final = (
     *("status", "sla", "model", "plan", "pool", "reason", "moves", "attempts", "session_id"),
@@ -50,6 +50,11 @@ class Wanted:
     since_ms: int | None = None
     until_ms: int | None = None
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether jobs are passed over: those of another state, class or session."""
+        return bool(self.states or self.sla or self.session)
+
     def wants(self, job: dict[str, Any]) -> bool:
         return (
             (not self.states or job["status"] in self.states)
@@ -78,7 +83,8 @@ def list_jobs(store: Store, wanted: Wanted, *, limit: int, after: Place | None =
     """One page. limit: jobs at most, >= 1. Raises redis' errors."""
     jobs: list[dict[str, Any]] = []
     looked = 0
-    for batch in batches(store, wanted, after):
+    size = BATCH if wanted.is_narrow else min(BATCH, limit + 1)
+    for batch in batches(store, wanted, after, size):
         found = read(store, [place.request_id for place in batch])
         for place, job in zip(batch, found, strict=True):
             looked += 1
@@ -89,7 +95,7 @@ def list_jobs(store: Store, wanted: Wanted, *, limit: int, after: Place | None =
     return Page(jobs, None)
 
 
-def batches(store: Store, wanted: Wanted, after: Place | None) -> Iterator[list[Place]]:
+def batches(store: Store, wanted: Wanted, after: Place | None, size: int) -> Iterator[list[Place]]:
     """All places behind `after`, newest first; of the same millisecond the largest id first."""
     key = store.keys.jobs_of(wanted.tenant)
     newest: Any = "+inf" if wanted.until_ms is None else f"({wanted.until_ms}"
@@ -99,14 +105,14 @@ def batches(store: Store, wanted: Wanted, after: Place | None) -> Iterator[list[
     skip = 0
     while True:
         found: Any = store.redis.zrevrangebyscore(
-            key, newest, oldest, start=skip, num=BATCH, withscores=True
+            key, newest, oldest, start=skip, num=size, withscores=True
         )
         places = [Place(int(score), member.decode()) for member, score in found]
         yield [place for place in places if after is None or place < after]
-        if len(places) < BATCH:
+        if len(places) < size:
             return
         last = places[-1].arrival_ms  # go on within its millisecond: what came meanwhile is newer
-        skip = skip + BATCH if last == newest else sum(p.arrival_ms == last for p in places)
+        skip = skip + size if last == newest else sum(p.arrival_ms == last for p in places)
         newest = last
 
 
