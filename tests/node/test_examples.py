@@ -44,5 +44,12 @@ def test_what_is_promoted_streams_and_the_rest_ends_too(example):
     assert first.endswith(" finished") and second.endswith(" finished")
 
 
+def test_a_batch_is_answered_line_by_line(example):
+    *_, progress, first, second, third = example("batch.py")
+    assert progress == "completed: 3 of 3"
+    assert {line.split()[0] for line in (first, second, third)} == {"Paris", "Rome", "Athens"}
+
+
 def test_every_example_is_run_by_a_test():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"webhook.py", "agent.py", "promote.py"}
+    run = {"webhook.py", "agent.py", "promote.py", "batch.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == run
