@@ -104,8 +104,8 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
     def tokens_within(self, room_ms: float, context: float, longest: int) -> int:
         """How many of `longest` prompt tokens behind `context` positions take no more than that."""
         token_ms = self.token_ms(context)
-        if room_ms >= token_ms * longest:
-            return longest
+        if token_ms <= 0 or room_ms >= token_ms * longest:
+            return longest  # what costs nothing, as far as it is known, is not held back
         return min(longest, max(0, int(room_ms / token_ms)))
 
     def bytes_of(self, tokens: float) -> float:

@@ -61,6 +61,7 @@ def test_a_chunk_fits_its_room_and_one_token_more_does_not(room, before, most):
 def test_a_model_in_which_prompts_cost_nothing_divides_by_nothing():
     free = CostModel(fixed_ms=50.0)
     assert free.tokens_within(10, 0, 512) == 512
+    assert free.tokens_within(-1, 0, 512) == 512
 
 
 @given(st.floats(0, 1e4), st.floats(1, 1e4), st.floats(1, 1e4))
