@@ -2,7 +2,7 @@
 --
 -- Of one request all of it is written, or none: its tokens, and if it ends its end entry, status,
 -- RQ's records and webhook. A repeat changes nothing: Redis refuses an entry id that it has seen,
--- and who ended a request is known by its execution. Where a token is missing before what is said,
+-- and who ended a request is known by its execution. Where something is missing before what is said,
 -- the request goes back to the front of its queue: whoever claims it says the same again.
 --
 -- KEYS[1] RQ's hash of the worker
@@ -44,10 +44,11 @@ local function end_event(one)
   return flat
 end
 
--- Whether a token is missing before what is said: then the store has lost the end of its log while
--- the worker lived on.
-local function lacks_tokens(one)
-  return one.before > 0 and redis.call('XLEN', tokens_key(one.id)) < one.before
+-- Whether something is missing before what is said, tokens or the prompt that was composed for it:
+-- then the store has lost the end of its log while the worker lived on.
+local function lacks_beginning(one)
+  if one.before > 0 then return redis.call('XLEN', tokens_key(one.id)) < one.before end
+  return #one.tokens > 0 and redis.call('HEXISTS', job_key(one.id), 'prompt_tokens') == 0
 end
 
 local function append(id, entry, first, width)
@@ -85,7 +86,7 @@ end
 local function say(one)
   local id = one.id
   if not has_lease(queue, id, one.execution) then return has_ended(one) end
-  if lacks_tokens(one) then
+  if lacks_beginning(one) then
     put_back_all(queue, { { id, one.execution } }, nil, true)
     return false
   end

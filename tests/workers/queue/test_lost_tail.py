@@ -3,6 +3,7 @@
 Found by tests/chaos (the fault cut_log): the journal had a hole, and the request ended with it.
 """
 
+import msgspec
 import pytest
 
 from tests.workers.queue.test_lease import DONE, claim, tokens
@@ -68,6 +69,18 @@ def test_an_answer_that_is_whole_ends(running):
     emitter.write([Told(item, DONE, " 0 1!")])
     assert ended == [item]
     node.check_ended("r1")
+
+
+def test_an_answer_to_a_prompt_that_the_store_has_lost_is_not_written(node):
+    """Its prompt was composed of its session, and nobody could say of what it is the answer."""
+    node.route("r1", token_ids=(), session_id="s", messages=({"role": "user", "content": "Hi"},))
+    [item] = claim(node)
+    assert tell(node, Said(item, tokens(0, 1))) == [False]
+    assert (node.status("r1"), node.queue()) == ("queued", ["r1"])
+    [again] = claim(node)
+    composed = msgspec.structs.replace(again.request, token_ids=(1, 2), composed=True)
+    assert node.store.compose(again, composed)
+    assert tell(node, Said(again, tokens(0, 1))) == [True]
 
 
 def test_a_repeat_leaves_no_hole(running):
