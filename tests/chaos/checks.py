@@ -112,14 +112,14 @@ def lost(storm: Storm, jobs: dict[str, dict[str, Any]]) -> Iterator[str]:
         known = {k: v for k, v in (job or {}).items() if k not in ("request", "text")}
         yield f"lost: {name} has no end: {known or 'nobody knows it'}"
     for name in (storm.record.bad | storm.record.poison) - jobs.keys():
-        if not storm.cut_ids:
+        if not storm.is_cut:
             yield f"lost: {name}, which cannot be done, has no end"
 
 
 def doubled(
     storm: Storm, jobs: dict[str, dict[str, Any]], journals: dict[str, list[tuple[str, Event]]]
 ) -> Iterator[str]:
-    yield from (f"doubled: {what}" for what in storm.seen.changed if not storm.cut_ids)
+    yield from (f"doubled: {what}" for what in storm.seen.changed if not storm.is_cut)
     for name, entries in journals.items():
         ends = [event for _, event in entries if isinstance(event, EndEvent)]
         if len(ends) != 1 or not isinstance(entries[-1][1], EndEvent):
@@ -162,6 +162,8 @@ def tokens(
     for name, job in jobs.items():
         yield from (f"tokens: {name}: {what}" for what in holes(job, journals[name]))
         request = request_of(job)
+        if request is None and job["status"] == "finished":
+            yield f"tokens: {name} ({evidence(job)}): nobody knows its prompt"
         if request is not None and len(journals[name]) > 1:
             looked_at.append((name, request))
     answers = reference_of(storm.node.model).answers([request for _, request in looked_at])
@@ -235,22 +237,14 @@ def saved_turns(storm: Storm, jobs: dict[str, dict[str, Any]], session: str) -> 
         for name, asked in storm.record.asked.items()
         if asked.session == session and name in jobs and jobs[name]["status"] == "finished"
     ]
-    return sorted(
-        (name for name in found if not jobs[name].get("code")),
-        key=lambda name: len(storm_request(jobs[name]).token_ids),
-    )
-
-
-def storm_request(job: dict[str, Any]) -> Request:
-    request = request_of(job)
-    assert request is not None, job
-    return request
+    saved = [name for name in found if not jobs[name].get("code") and request_of(jobs[name])]
+    return sorted(saved, key=lambda name: int(jobs[name]["prompt_tokens"]))
 
 
 def followed(storm: Storm, jobs: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Who read events, and came back after each cut, has read the text once."""
     for name, text in storm.record.followed.items():
-        if name in jobs and text != jobs[name]["text"] and not storm.cut_ids:
+        if name in jobs and text != jobs[name]["text"] and not storm.is_cut:
             yield f"tokens: {name} was told as {text!r}, is {jobs[name]['text']!r}"
 
 
@@ -266,9 +260,9 @@ def webhooks(storm: Storm, jobs: dict[str, dict[str, Any]]) -> Iterator[str]:
             known = storm.node.store.webhook(name)
             yield f"webhook: {name} ({jobs[name]['status']}): {len(came)} came; {known}"
             continue
-        if len({one.webhook_id for one in came}) > 1 and not storm.cut_ids:
+        if len({one.webhook_id for one in came}) > 1 and not storm.is_cut:
             yield f"webhook: {name} came as {sorted({one.webhook_id for one in came})}"
-        if len({one.body for one in came}) > 1 and not storm.cut_ids:
+        if len({one.body for one in came}) > 1 and not storm.is_cut:
             yield f"webhook: {name} said two things"
         data = came[-1].data
         if (data["status"], data["text"]) != (jobs[name]["status"], jobs[name]["text"]):

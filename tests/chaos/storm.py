@@ -96,7 +96,10 @@ class Storm:
         home = Path(tempfile.mkdtemp(prefix="chaos-"))
         self.node = ChaosNode(home, model, self.receiver.port)
         self.record, self.seen = Record(), Seen()
-        self.cut_ids: set[str] = set()
+        self.is_cut, self.cut_ids = (
+            False,
+            set[str](),
+        )  # the log was; whose acceptance with it
         self.baseline: dict[str, tuple[int, int]] = {}  # program: (descriptors, MiB)
         self.outcome = Outcome(seed, model, [])
         self.clients: list[Client] = []

@@ -64,6 +64,7 @@ def power_cut(storm: Storm) -> None:
 def take(storm: Storm) -> None:
     num_bytes = storm.chance.randrange(1, CUT_BYTES)
     gone = cut(storm.node.home / "store", num_bytes, list(storm.record.asked))
+    storm.is_cut = True
     storm.cut_ids |= gone
     storm.note(f"{num_bytes} bytes, {len(gone)} requests: {' '.join(sorted(gone))}")
 
