@@ -64,6 +64,18 @@ def test_without_a_gpu_that_is_full_the_cpu_brings_nothing_and_hurts_nobody():
     assert both == pytest.approx(gpu, rel=2 * TOLERANCE)
 
 
+@pytest.mark.parametrize("rate", [1.0, 1.2])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_what_the_cpu_takes_over_breaks_no_promise_that_the_gpu_alone_would_keep(rate, seed):
+    """Where nearly all is prefill, and the GPU is as full as can be."""
+    missed = {}
+    for name in ("gpu", "gpu+cpu"):
+        requests = wishes(WORKLOADS["code"], 8192, rate, seed, horizon_s=150)
+        outcome = play(variants(name)[0], HARDWARE, TABLE, requests, 150, is_patient=True)
+        missed[name] = sum(outcome.judged.values()) - sum(outcome.met.values())
+    assert missed["gpu+cpu"] <= missed["gpu"]
+
+
 def test_a_study_has_a_row_for_each_case_in_order():
     one = Load("short", HARDWARE, (512, 1024), WORKLOADS["short"])
     seen = []
