@@ -18,7 +18,7 @@
 -- include end_request
 -- include lease
 local SUSPECT = 2
-local OF_REQUEST = { 'request', 'sla', 'then_pool', 'webhook_events' }
+local OF_REQUEST = { 'request', 'sla', 'then_pool', 'webhook_events', 'session_id', 'tenant' }
 local queue, worker, room, lease_s = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local max_attempts, idle = tonumber(ARGV[9]), ARGV[10] == '1'
 local is_pool, extra = queue ~= 'webhooks', cjson.decode(ARGV[11])
@@ -86,7 +86,7 @@ while not alone do
   local known =
     redis.call('HMGET', record, 'status', 'attempts', 'deadline_ms', 'cancel', unpack(OF_REQUEST))
   local attempts = tonumber(known[2] or 0)
-  local session = is_pool and session_of(id)
+  local session = is_pool and full_session(known[9], known[10])
   if known[1] ~= 'queued' then
     pass_over(id, known[1])
   elseif not ends(id, known, attempts) and not must_wait(id, session) then
@@ -99,12 +99,12 @@ while not alone do
     local execution = ARGV[12 + #taken]
     local first = 0
     if is_pool then
-      redis.call('HSET', record, 'status', 'running')
       first = redis.call('HSETNX', record, 'started_ms', NOW_MS)
       if first == 1 and known[8] and known[8] ~= '' then queue_webhook(id, 'started') end
       redis.call('EXPIRE', record, KEEP_S)
     end
-    redis.call('HSET', record, 'attempts', attempts + 1)
+    redis.call('HSET', record, 'status', is_pool and 'running' or 'started',
+      'attempts', attempts + 1, 'execution', execution, 'worker', worker)
     take_lease(queue, worker, id, execution, lease_s)
     local fence = session and take_session(session, id) or 0
     local sla, then_pool = known[6] or '', known[7] or ''

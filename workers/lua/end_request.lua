@@ -53,14 +53,24 @@ local function queue_webhook(id, status)
   return KEEP_S
 end
 
+-- What its hash says of a request that ends, by name.
+local OF_JOB = {
+  'sla', 'session_id', 'forked_at', 'pool', 'reason', 'tenant', 'arrival_ms', 'prompt_tokens',
+  'output_tokens', 'charged_tokens', 'traceparent', 'api_key', 'key_charged_tokens', 'webhook_url'
+}
+local function read_job(id)
+  local known, job = redis.call('HMGET', job_key(id), unpack(OF_JOB)), {}
+  for i, name in ipairs(OF_JOB) do job[name] = known[i] or nil end
+  return job
+end
+
 -- What the end says of the request: the class that it had in the end, its session, where it ran.
 local SAID = { 'sla', 'session_id', 'forked_at', 'pool', 'reason' }
-local function tell_of_request(id, flat)
-  local known = redis.call('HMGET', job_key(id), unpack(SAID))
-  for i, name in ipairs(SAID) do
-    if known[i] then
+local function tell_of_request(job, flat)
+  for _, name in ipairs(SAID) do
+    if job[name] then
       flat[#flat + 1] = name
-      flat[#flat + 1] = known[i]
+      flat[#flat + 1] = job[name]
     end
   end
 end
@@ -80,14 +90,8 @@ local function note_failure(id)
 end
 
 -- Its tenant's and its key's rate are set right, the promise of its class counted, its trace and
--- failure noted.
-local COUNTED = {
-  'status', 'code', 'sla', 'tenant', 'arrival_ms', 'ttft_ms', 'tpot_ms', 'prompt_tokens',
-  'output_tokens', 'charged_tokens', 'traceparent', 'api_key', 'key_charged_tokens'
-}
-local function account_for(id)
-  local known, job = redis.call('HMGET', job_key(id), unpack(COUNTED)), {}
-  for i, name in ipairs(COUNTED) do job[name] = known[i] or nil end
+-- failure noted. job: what its hash says now
+local function account_for(id, job)
   if job.traceparent then trace('end', id) end
   if job.status == 'failed' then note_failure(id) end
   local needed = tonumber(job.prompt_tokens or 0) + tonumber(job.output_tokens or 0)
@@ -103,27 +107,32 @@ end
 -- text: the whole text, or nil: taken from the journal.
 -- The caller has made sure that the request has not ended.
 local function end_request(id, flat, text)
-  local job, tokens, status = job_key(id), tokens_key(id), flat[2]
+  local key, tokens, status = job_key(id), tokens_key(id), flat[2]
   redis.call('ZREM', P .. ':active', id)
   redis.call('ZREM', deadlines_key(), id)
-  count(P .. ':ends', (redis.call('HGET', job, 'sla') or '?') .. ' ' .. status, 1)
-  tell_of_request(id, flat)
+  local job = read_job(id)
+  count(P .. ':ends', (job.sla or '?') .. ' ' .. status, 1)
+  tell_of_request(job, flat)
   redis.pcall('XADD', tokens, '1-0', unpack(flat))
-  redis.call('HSET', job, unpack(flat))
+  local more = { 'ended_ms', NOW_MS }
   if not text then
     local count, digest
     text, count, digest = told(id)
-    if digest then redis.call('HSET', job, 'output_tokens', count - 1, 'digest', digest) end
+    if digest then more = { 'ended_ms', NOW_MS, 'output_tokens', count - 1, 'digest', digest } end
   end
-  redis.call('HSET', job, 'text', text, 'ended_ms', NOW_MS)
-  redis.call('HDEL', job, 'cancel', 'then_pool', 'move_reason')
-  account_for(id)
-  local keep_s = queue_webhook(id, status)
-  redis.call('EXPIRE', job, keep_s)
+  for _, part in ipairs(more) do flat[#flat + 1] = part end
+  for i = 1, #flat, 2 do job[flat[i]] = flat[i + 1] end
+  flat[#flat + 1] = 'text' -- all of it, over the end event's own, which was held back
+  flat[#flat + 1] = text
+  redis.call('HSET', key, unpack(flat))
+  redis.call('HDEL', key, 'cancel', 'then_pool', 'move_reason')
+  account_for(id, job)
+  local keep_s = job.webhook_url and queue_webhook(id, status) or RESULT_TTL_S
+  redis.call('EXPIRE', key, keep_s)
   job_goes(id, keep_s)
   redis.call('EXPIRE', tokens, RESULT_TTL_S)
   rq_end(id, RQ_STATUS[status])
-  leave_session(id)
+  if job.session_id then leave_session(id) end
 end
 
 local function end_as(id, status, reason)

@@ -12,11 +12,11 @@ end
 -- It is there from now on.
 local function list_job(id, arrival_ms)
   redis.pcall('ZADD', job_list_key(id), arrival_ms, id)
-  redis.pcall('EXPIRE', job_list_key(id), math.max(KEEP_S, RESULT_TTL_S))
+  keep(job_list_key(id), math.max(KEEP_S, RESULT_TTL_S))
 end
 
 -- Its hash, which has just got keep_s to live, goes then (forget_jobs.lua).
 local function job_goes(id, keep_s)
   redis.pcall('ZADD', P .. ':jobs', SECONDS + keep_s, id)
-  redis.pcall('EXPIRE', P .. ':jobs', math.max(KEEP_S, RESULT_TTL_S))
+  keep(P .. ':jobs', math.max(KEEP_S, RESULT_TTL_S))
 end

@@ -14,20 +14,20 @@ end
 
 local function wip_key(queue) return RQ .. ':wip:' .. queue end
 
+-- The caller writes execution and worker into the record.
 local function take_lease(queue, worker, id, execution, lease_s)
   local member, score = id .. ':' .. execution, NOW_S + lease_s + LEASE_SLACK_S
   local keep_s = math.ceil(lease_s + LEASE_SLACK_S)
   local mine = RQ .. ':worker:' .. worker .. ':executions'
   redis.call('ZADD', wip_key(queue), score, member)
-  redis.call('EXPIRE', wip_key(queue), KEEP_S)
+  keep(wip_key(queue))
   redis.call('HSET', RQ .. ':execution:' .. member, 'id', execution, 'job_id', id,
     'created_at', NOW_S, 'last_heartbeat', NOW_S, 'worker_name', worker)
   redis.call('EXPIRE', RQ .. ':execution:' .. member, keep_s)
   redis.call('ZADD', RQ .. ':executions:' .. id, score + 60, execution)
   redis.call('EXPIRE', RQ .. ':executions:' .. id, keep_s + 60)
   redis.call('SADD', mine, member)
-  redis.call('EXPIRE', mine, keep_s)
-  redis.call('HSET', record_key(queue, id), 'execution', execution, 'worker', worker)
+  keep(mine, keep_s)
   local now = rq_now()
   redis.call('HSET', rq_key(id), 'status', 'started', 'worker_name', worker,
     'started_at', now, 'last_heartbeat', now)
@@ -49,11 +49,11 @@ local function has_lease(queue, id, execution)
   return redis.call('ZSCORE', wip_key(queue), id .. ':' .. execution) and true or false
 end
 
--- The fence: true when the lease was ours, and then it is gone.
-local function drop_lease(queue, id, execution)
+-- The fence: true when the lease was ours, and then it is gone.   worker: nil: it is looked up
+local function drop_lease(queue, id, execution, worker)
   local member = id .. ':' .. execution
   if redis.call('ZREM', wip_key(queue), member) == 0 then return false end
-  local worker = redis.call('HGET', RQ .. ':execution:' .. member, 'worker_name')
+  worker = worker or redis.call('HGET', RQ .. ':execution:' .. member, 'worker_name')
   redis.call('DEL', RQ .. ':execution:' .. member)
   redis.call('ZREM', RQ .. ':executions:' .. id, execution)
   if worker then redis.call('SREM', RQ .. ':worker:' .. worker .. ':executions', member) end

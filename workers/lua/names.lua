@@ -25,6 +25,14 @@ local function arguments(first)
   return list
 end
 
+-- A key that many of a script's requests share, and that none of them deletes: it lives on.
+local KEPT = {}
+local function keep(key, seconds)
+  if KEPT[key] then return end
+  KEPT[key] = true
+  redis.pcall('EXPIRE', key, seconds or KEEP_S)
+end
+
 -- Wake one worker that waits for this queue. The bell is a list that holds one token at most.
 local function ring(queue)
   local bell = P .. ':bell:' .. queue

@@ -28,7 +28,7 @@ end
 
 local function count(key, field, number)
   redis.pcall('HINCRBY', key, field, number)
-  redis.pcall('EXPIRE', key, KEEP_S)
+  keep(key)
 end
 
 local function count_promise(job)

@@ -28,8 +28,7 @@ local function charged_tokens(stream, entry, id, tenant, most)
 end
 
 -- Into its queue, or behind its session's other requests.
-local function queue(id, pool)
-  local session = session_of(id)
+local function queue(id, pool, session)
   if session then
     if holder_of(session) or pass_session_on(session) then
       wait_for_session(session, id)
@@ -55,12 +54,12 @@ local function route(sla, entry, id, pool, tenant, most, first, width)
   if not known[1] then list_job(id, string.match(entry, '^%d+')) end
   redis.call('EXPIRE', job, KEEP_S)
   redis.call('ZADD', KEYS[1], NOW_MS, id)
-  local deadline_ms = redis.call('HGET', job, 'deadline_ms')
-  if deadline_ms then
-    redis.call('ZADD', deadlines_key(), deadline_ms, id)
+  local asked = redis.call('HMGET', job, 'deadline_ms', 'session_id', 'tenant')
+  if asked[1] then
+    redis.call('ZADD', deadlines_key(), asked[1], id)
     redis.call('EXPIRE', deadlines_key(), KEEP_S)
   end
-  return queue(id, pool)
+  return queue(id, pool, full_session(asked[2], asked[3]))
 end
 
 local told = {}

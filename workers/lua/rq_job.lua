@@ -24,6 +24,8 @@ local function rq_data(func, argument)
   return packed .. '\192\145\217' .. string.char(#argument) .. argument .. '\128'
 end
 
+local LISTED = {} -- queues that this script has told RQ of
+
 -- Write the record of a queued job. retries_left: RQ's own cleanup, should it ever see our lease
 -- expired, puts the job back instead of failing it.
 local function rq_create(id, queue, func, argument)
@@ -33,8 +35,9 @@ local function rq_create(id, queue, func, argument)
     'created_at', now, 'enqueued_at', now, 'timeout', -1,
     'result_ttl', RESULT_TTL_S, 'failure_ttl', RESULT_TTL_S, 'retries_left', 1000000)
   redis.call('EXPIRE', rq_key(id), KEEP_S)
-  redis.call('SADD', RQ .. ':queues', queue_key(queue))
-  redis.call('EXPIRE', RQ .. ':queues', KEEP_S)
+  if not LISTED[queue] then redis.call('SADD', RQ .. ':queues', queue_key(queue)) end
+  LISTED[queue] = true
+  keep(RQ .. ':queues')
 end
 
 -- Into a queue in order of rank (workers/sla.py), the smallest in front; of equals the last one is
@@ -72,5 +75,5 @@ local function rq_end(id, status)
   redis.call('HSET', rq_key(id), 'status', status, 'ended_at', rq_now())
   redis.call('EXPIRE', rq_key(id), RESULT_TTL_S)
   redis.call('ZADD', RQ .. ':' .. status .. ':' .. queue, SECONDS + RESULT_TTL_S, id)
-  redis.call('EXPIRE', RQ .. ':' .. status .. ':' .. queue, math.max(KEEP_S, RESULT_TTL_S))
+  keep(RQ .. ':' .. status .. ':' .. queue, math.max(KEEP_S, RESULT_TTL_S))
 end

@@ -25,12 +25,15 @@ end
 local function waiting_key() return sound(P .. ':waiting', 'zset') end
 local function deadlines_key() return sound(P .. ':deadlines', 'zset') end
 
--- The full id of a request's session; nil when it belongs to none.
+-- The full id of a session, of what a job's hash says of it; nil when it belongs to none.
+local function full_session(session_id, tenant)
+  if not session_id then return nil end
+  if not tenant or tenant == 'default' then return session_id end
+  return tenant .. '--' .. session_id
+end
+
 local function session_of(id)
-  local known = redis.call('HMGET', job_key(id), 'session_id', 'tenant')
-  if not known[1] then return nil end
-  if not known[2] or known[2] == 'default' then return known[1] end
-  return known[2] .. '--' .. known[1]
+  return full_session(unpack(redis.call('HMGET', job_key(id), 'session_id', 'tenant')))
 end
 
 local function keep_session(session)

@@ -65,7 +65,7 @@ local function finish(one)
   for k = 1, #flat, 2 do -- what an earlier owner computed was not there before
     if flat[k] == 'cached_tokens' and noted then flat[k + 1] = math.min(flat[k + 1], noted) end
   end
-  drop_lease(queue, id, one.execution)
+  drop_lease(queue, id, one.execution, worker)
   end_request(id, flat, ARGV[one.first + 1])
   local good, results = flat[2] == 'finished', RQ .. ':results:' .. id
   redis.call('XADD', results, 'MAXLEN', 10, '*', 'type', good and 1 or 2, 'worker_name', worker,
