@@ -7,8 +7,6 @@ Names and units are the field's (Prometheus: seconds; vLLM: what is measured). A
 it began; Prometheus knows that a counter that fell has begun again.
 """
 
-from bisect import bisect_left
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 SECONDS: Final = (
@@ -45,23 +43,6 @@ OF_POOL: Final[dict[str, Shape]] = {
     "step": Shape("step_time_seconds", "duration of a step", TOKEN_SECONDS),
     "batch": Shape("step_batch_size", "sequences of a step", SIZES),
 }
-
-
-class Histogram:
-    """Counts of one quantity."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = list(bounds)
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def told(self) -> list[float]:
-        """As the page above says."""
-        return [*(float(count) for count in self.counts), round(self.total, 6)]
 
 
 def split_told(name: str) -> tuple[str, str]:

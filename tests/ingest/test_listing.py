@@ -136,4 +136,3 @@ def test_more_than_a_batch_of_one_millisecond_is_read(door):
         pipeline.execute()
     found = list_jobs(store, Wanted(), limit=len(names) + 1)
     assert [job["id"] for job in found.jobs] == names[::-1] and found.next is None
-

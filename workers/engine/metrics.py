@@ -7,11 +7,13 @@ What an owner did not see itself it does not report: after a resume, queue time 
 and TPOT is that of the tokens made since. ITL is the time from one token to the next.
 """
 
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from workers.histograms import OF_CLASS, OF_POOL, Histogram
+from workers.histograms import OF_CLASS, OF_POOL
 
 RATE_WINDOW_MS: Final = 10_000
 STEP_FADE: Final = 0.9  # of the mean duration of a step: the last ten or so count
@@ -85,6 +87,23 @@ class TokenRate:
             self._total -= self._steps.popleft()[1]
 
 
+class Histogram:
+    """Counts of one quantity."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = list(bounds)
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def told(self) -> list[float]:
+        """As workers/histograms.py says."""
+        return [*(float(count) for count in self.counts), round(self.total, 6)]
+
+
 class Meter:
     """What an engine counts for /metrics, since it began; times of requests by class.
 
@@ -95,6 +114,7 @@ class Meter:
         self.step_ms = 0.0
         self.batch = 0
         self._histograms: dict[str, Histogram] = {}
+        self._itl: dict[str, Histogram] = {}  # by class: the one that each token needs
 
     def step(self, ms: float, num_sequences: int) -> None:
         """A step of so many sequences took so long."""
@@ -107,7 +127,10 @@ class Meter:
     def token(self, sla: str, times: Times) -> None:
         """A sequence of this class has got a token."""
         if times.gap_ms is not None:
-            self._of("itl", sla).observe(times.gap_ms / 1000)
+            found = self._itl.get(sla)
+            if found is None:
+                found = self._itl[sla] = self._of("itl", sla)
+            found.observe(times.gap_ms / 1000)
 
     def finished(self, sla: str, times: Times, now_ms: int, lengths: tuple[int, int]) -> None:
         """A sequence of this class has finished; what is not known of it counts nowhere.

@@ -1,7 +1,7 @@
 """Times and rates are what metrics.py defines."""
 
-from workers.engine.metrics import Meter, Times, TokenRate
-from workers.histograms import OF_CLASS, SECONDS, Histogram
+from workers.engine.metrics import Histogram, Meter, Times, TokenRate
+from workers.histograms import OF_CLASS, SECONDS
 
 
 def test_times_of_a_request():
