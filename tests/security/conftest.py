@@ -11,10 +11,10 @@ from tests.ingest.conftest import (
     settings,
     text,
     tiny_home,
-    wait_until,
+    wait_until_fixture,
 )
 
-__all__ = ["door", "node", "settings", "text", "tiny_home", "wait_until"]
+__all__ = ["door", "node", "settings", "text", "tiny_home", "wait_until_fixture"]
 
 
 @pytest.fixture

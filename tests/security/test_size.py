@@ -146,7 +146,9 @@ def test_a_head_that_drips_is_cut_off(make_config, raw):
 
 def test_a_second_head_on_the_same_connection_is_not_waited_for_either(make_config, raw):
     client = raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
+    answer = b""
+    while not answer.endswith(b"}"):
+        answer += client.recv(1 << 16)
     client.sendall(b"GET /hea")
     assert read_all(client) == b""
 
