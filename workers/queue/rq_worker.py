@@ -46,9 +46,13 @@ class RqWorker(SimpleWorker):
         self.patiently(lambda: super(RqWorker, self)._set_ip_address(connection))
 
     def register_birth(self) -> None:
-        """A worker of this name that RQ remembers is dead: the name is ours (slot.py)."""
+        """A worker of this name that RQ remembers is dead: the name is ours (slot.py).
+
+        RQ's registers do not expire by themselves, and a store that lost them has new ones.
+        """
         self.patiently(lambda: self.connection.delete(self.key))
         self.patiently(super().register_birth)
+        self.patiently(self.store.keep)
 
     def _pubsub_exception_handler(self, error: Exception, *_: Any) -> None:
         """The subscription comes back by itself with the connection; the loop must only go on."""

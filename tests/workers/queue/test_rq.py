@@ -65,6 +65,16 @@ def test_rqs_library_knows_the_worker(node, processes):
     assert worker.last_heartbeat
 
 
+def test_what_rq_registers_again_expires(node, processes):
+    """Found by tests/chaos: a store that lost its workers' names got them back for ever."""
+    processes()
+    node.until(lambda: node.redis.exists("lockstep:rq:workers:cpu"))
+    node.redis.flushall()
+    node.until(lambda: node.redis.exists("lockstep:rq:workers:cpu"))
+    node.until(lambda: node.redis.ttl("lockstep:rq:workers:cpu") > 0)
+    node.until(lambda: node.redis.ttl("lockstep:rq:workers") > 0)
+
+
 def test_the_registries_follow_a_job(node, processes):
     node.route("good", max_tokens=3)
     node.route("long", max_tokens=LONG)
