@@ -1,7 +1,5 @@
 """Faults of Redis: its log torn or cut, its memory full, its clients cut off, its keys emptied."""
 
-import os
-import signal
 import time
 from collections.abc import Callable
 
@@ -54,9 +52,9 @@ def cut_log(storm: Storm) -> None:
 def power_cut(storm: Storm) -> None:
     """All processes die at once, and the log has lost its tail."""
     node = storm.node
-    node.processes()
-    os.killpg(node.honcho.pid, signal.SIGKILL)
-    wait_for(lambda: not [p for p in node.left_over() if "valkey" in p], "the store is dead")
+    for process in node.processes():
+        kill(process)
+    wait_for(lambda: not node.left_over(), "all are dead")
     take(storm)
     node.again()
 
