@@ -67,6 +67,12 @@ class Settings(BaseSettings):
     )
     host: str = Field(default="127.0.0.1", description="address the HTTP door listens on")
     open: bool = Field(default=False, description="nobody needs an API key, whatever the address")
+    api_key: str | None = Field(
+        default=None,
+        repr=False,
+        pattern=r"^[!-~]{1,512}$",
+        description="what our own commands show a door that asks for a key (bench serve)",
+    )
     port: int = Field(default=8000, ge=1, le=65535, description="port of the HTTP door")
     model: str = Field(default="smollm2-135m", description="name of the served model")
     threads: int = Field(default=0, ge=0, description="threads of the CPU pool; 0: one per core")
@@ -222,7 +228,8 @@ class Settings(BaseSettings):
         """What may stand in no log, of what was set."""
         password = urlsplit(self.redis_url or "").password
         words = (self.webhook_secret or "").split()
-        return tuple(word for word in (self.store_password, password, *words) if word)
+        told = (self.store_password, self.api_key, password, *words)
+        return tuple(word for word in told if word)
 
     @property
     def num_threads(self) -> int:

@@ -33,7 +33,7 @@ def later(store, seconds, tenant="default"):
     """As if so much time had passed since the buckets were looked at."""
     key = f"lockstep:rate:{tenant}"
     at_ms = int(store.redis.hget(key, "at_ms"))
-    store.redis.hset(key, "at_ms", at_ms - int(seconds * 1000))
+    store.redis.hset(key, "at_ms", at_ms - round(seconds * 1000))
 
 
 def tokens_left(store, tenant="default"):

@@ -6,12 +6,14 @@ from itertools import pairwise
 
 import pytest
 
+from ingest import gate
 from ingest.command.bench.serve.drive import drive
 from ingest.command.bench.serve.load import Load, Prompts, wishes_of, wishes_of_trace
 from ingest.command.bench.serve.record import Record
 from ingest.command.bench.serve.shown import HEADS, MEASURES
 from ingest.command.bench.serve.summary import percentile, rows_of
 from ingest.command.main import run
+from ingest.keys import Key, add_key
 from router.simulator.workload import Lengths, Wish
 from tests.ingest.stub_node import Play
 from workers.settings import settings as read_settings
@@ -159,6 +161,16 @@ def test_a_node_is_loaded_and_every_request_is_told(lockstep, node, tmp_path, vi
     assert {line["status"] for line in lines} == {"finished"}
     assert {line["pool"] for line in lines} == {"cpu"}
     assert report.read_text().count("<svg") == 2
+
+
+def test_a_door_that_asks_for_a_key_is_shown_ours(lockstep, node, door, monkeypatch):
+    secret = add_key(door.desk.store, Key(id="bench"))
+    monkeypatch.setattr(gate, "KEYS_AGE_S", 0.0)
+    code, _, said = lockstep(*FAST)
+    assert code == 1 and "LOCKSTEP_API_KEY" in said
+    monkeypatch.setenv("LOCKSTEP_API_KEY", secret)
+    read_settings.cache_clear()
+    assert lockstep(*FAST, "--json")[0] == 0
 
 
 def test_a_failed_answer_is_told_with_its_code(lockstep, node, tmp_path):

@@ -14,6 +14,7 @@ from ingest.command.bench.serve.drive import Clock
 from ingest.command.bench.serve.load import Prompts
 from ingest.command.bench.serve.record import Record
 from router.simulator.workload import Wish
+from workers.settings import settings
 
 TIMEOUT_S: Final = 10.0
 LINE_BYTES_MAX: Final = 1 << 20
@@ -58,7 +59,8 @@ class ByHttp:
     def message(self, method: str, path: str, body: bytes) -> bytes:
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nConnection: close\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            + "".join(f"{name}: {value}\r\n" for name, value in key_headers().items())
+            + f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         return head.encode() + body
 
@@ -110,11 +112,18 @@ class ByHttp:
                 record.moves = job.get("moves", 0)
 
 
+def key_headers() -> dict[str, str]:
+    """What shows the door LOCKSTEP_API_KEY; none without one."""
+    key = settings().api_key
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
 def ask(host: str, port: int, method: str, path: str, body: Any = None) -> tuple[int, Any]:
     """One exchange: status, and the answer's JSON. Raises OSError."""
     connection = HTTPConnection(host, port, timeout=TIMEOUT_S)
     try:
-        connection.request(method, path, None if body is None else json.dumps(body))
+        raw_body = None if body is None else json.dumps(body)
+        connection.request(method, path, raw_body, key_headers())
         response = connection.getresponse()
         raw = response.read()
         return response.status, json.loads(raw) if raw.startswith(b"{") else None

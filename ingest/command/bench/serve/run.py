@@ -45,9 +45,11 @@ def context_of(config: Settings) -> int:
     host, port = config.host, config.port
     try:
         status, _ = ask(host, port, "GET", "/readyz")
-        models = ask(host, port, "GET", "/v1/models")[1] if status == 200 else None
+        told, models = ask(host, port, "GET", "/v1/models") if status == 200 else (0, None)
     except OSError:
         raise Failure(NO_NODE.format(url=f"http://{host}:{port}")) from None
+    if told in (401, 403):
+        raise Failure("the node asks for a key with the scopes infer and jobs: LOCKSTEP_API_KEY")
     if not models:
         raise Failure("the node is not ready: `lockstep doctor` says why")
     return int(models["data"][0]["max_model_len"])
