@@ -13,11 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from router.fields import check_json
 from router.refusal import Refused, shown, text_of
 from workers.text.grammar import BadGrammar, Wanted, check, grammar_of
 from workers.text.text_model import TextModel
 
 TOOLS_MAX: Final = 128
+SCHEMA_DEPTH_MAX: Final = 64
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 CHOICES: Final = ("none", "auto", "required")
 FORMATS: Final = ("text", "json_object", "json_schema")
@@ -117,6 +119,7 @@ def schema_of(field: str, value: Any) -> dict[str, Any]:
     """A JSON Schema as far as its shape goes; whether it can be enforced, its grammar tells."""
     if not isinstance(value, Mapping):
         raise Refused(field, f"must be a JSON Schema, a map, got {shown(value)}")
+    check_json(field, value, SCHEMA_DEPTH_MAX)
     return dict(value)
 
 

@@ -159,9 +159,11 @@ def metadata_of(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_json(field: str, value: Any, depth: int) -> None:
-    """Refuses what JSON or msgpack cannot carry: bytes, NaN, huge numbers, keys of other types."""
+    """Refuses what JSON or msgpack cannot carry: bytes, NaN, huge numbers, keys of other types, and
+    what is nested more than `depth` deep.
+    """
     if depth < 0:
-        raise Refused("metadata", f"must be nested at most {METADATA_DEPTH_MAX} deep")
+        raise Refused(field.partition("[")[0], "must not be nested so deeply")
     if isinstance(value, Mapping):
         for key, item in value.items():
             check_json(f"{field}[{shown(text_of(f'a key of {field}', key))}]", item, depth - 1)

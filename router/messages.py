@@ -9,12 +9,14 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from router.fields import check_json
 from router.refusal import Refused, shown, text_of
 from workers.text.text_model import TextModel
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 RENAMED: Final = {"developer": "system", "function": "tool"}
 BYTES_PER_TOKEN_MAX: Final = 32  # no text has more bytes than this for each token of the context
+ARGUMENTS_DEPTH_MAX: Final = 64
 CALLS_MAX: Final = 128  # of one message
 
 Message = dict[str, Any]
@@ -83,6 +85,7 @@ def call_of(field: str, value: Any) -> Message:
 def arguments_of(field: str, value: Any) -> Message:
     """An object, as JSON or as it is; a model that was cut off in its arguments has said none."""
     if isinstance(value, Mapping):
+        check_json(field, value, ARGUMENTS_DEPTH_MAX)
         return dict(value)
     written = text_of(field, value)
     try:

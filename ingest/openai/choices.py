@@ -50,7 +50,7 @@ def fanned_out(
     listed: list[dict[str, Any]] = []
     for prompt in prompts:
         for choice in range(n):
-            name = own_id if not listed else f"{own_id}_{len(listed)}"
+            name = fields["id"] if not listed else f"{own_id}_{len(listed)}"
             listed.append({**common, **prompt, "id": name, "choice": choice})
     return listed
 

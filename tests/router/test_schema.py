@@ -25,7 +25,7 @@ SENTENCES_BEYOND = (
     "goes with",
     # among the tools; what of a schema or a grammar can be enforced
     *("given once", "needs tools", "one of the tools", "does not go with", "0 to 511"),
-    *("Invalid type", "Unimplemented", "nothing", "65536", "too big", "cannot be"),
+    *("Invalid type", "Unimplemented", "nothing", "65536", "at most 900", "cannot be"),
 )
 
 

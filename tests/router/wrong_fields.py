@@ -193,7 +193,7 @@ REFUSED = [
             ),
             (schema_format(schema={"$ref": "#"}), "response_format", "nothing", "unsupported"),
             (schema_format(schema=nested(14)), "response_format", "at most 65536", "unsupported"),
-            (schema_format(schema=many(1000)), "response_format", "too big", "unsupported"),
+            (schema_format(schema=many(1000)), "response_format", "at most 900", "unsupported"),
         )
     ],
     ({"grammar": 5}, "grammar", "must be a string", "bad_request"),

@@ -15,10 +15,14 @@ from typing import Final
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from workers.text.deep_stack import on_deep_stack
 from workers.text.tool_calls.forms import Schema, Tool, calls_grammar, json_rule
 
 HEAD: Final = "%llguidance {}\n"
 GRAMMAR_BYTES_MAX: Final = 1 << 16
+# The compiler follows chains of rules and references by recursion, and a process whose stack ends
+# dies: on_deep_stack holds several times as many. Each needs a line, or an object.
+LEVELS_MAX: Final = 900
 LIMITS: Final = LLParserLimits(
     max_items_in_row=4000,
     initial_lexer_fuel=400_000,
@@ -92,10 +96,19 @@ def check(grammar: str) -> None:
     size = len(grammar.encode())
     if size > GRAMMAR_BYTES_MAX:
         raise BadGrammar(f"makes a grammar of {size} bytes; at most {GRAMMAR_BYTES_MAX} are taken")
-    matcher = LLMatcher(_bytes(), grammar, log_level=0, limits=LIMITS)
+    for mark, what in (("\n", "lines"), ("{", "objects")):
+        count = grammar.count(mark)
+        if count > LEVELS_MAX:
+            raise BadGrammar(f"makes a grammar of {count} {what}; at most {LEVELS_MAX} are taken")
+    matcher = compiled(_bytes(), grammar)
     matcher.compute_bitmask()  # some are found out by the first step only
     if matcher.is_error() or not any(matcher.compute_bitmask()):
         raise BadGrammar(f"cannot be enforced: {sentence(matcher.get_error())}")
+
+
+def compiled(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
+    """At the grammar's beginning; is_error() says whether it could be compiled. From any thread."""
+    return on_deep_stack(lambda: LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS))
 
 
 @lru_cache(1)

@@ -20,7 +20,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
-from workers.text.grammar import LIMITS, sentence
+from workers.text.grammar import compiled, sentence
 from workers.text.text_model import TextModel
 
 KEPT: Final = 64  # compiled grammars
@@ -84,7 +84,7 @@ class Masker:
             if grammar in self._compiled:
                 self._compiled.move_to_end(grammar)
                 return self._compiled[grammar]
-        made = LLMatcher(self._tree(), grammar, log_level=0, limits=LIMITS)
+        made = compiled(self._tree(), grammar)
         with self._lock:
             self._compiled[grammar] = made
             if len(self._compiled) > KEPT:

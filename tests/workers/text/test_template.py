@@ -152,6 +152,6 @@ def test_a_template_that_does_not_parse_is_refused():
 
 
 def test_a_template_that_refuses_every_conversation_is_refused():
-    with pytest.raises(BadTemplate, match="refuses even one question: .* not today"):
+    with pytest.raises(BadTemplate, match=r"refuses even one question: .* not today"):
         ChatTemplate("{{ raise_exception('not today') }}").try_out()
     ChatTemplate("{% if messages|length > 1 %}{{ raise_exception('x') }}{% endif %}").try_out()
