@@ -76,6 +76,19 @@ def compose(request: Request, log: Manifest | None, text: TextModel) -> Turn:
     )
 
 
+def turn_before(request: Request, log: Manifest) -> Turn | None:
+    """The prompt of the log's last turn, when this very request has said it; None: another did.
+
+    So it is when the store has lost what was composed for the request, and the files have not.
+    """
+    if log.last_request != request.id or not log.messages or not _is_generated(log.messages[-1]):
+        return None
+    *before, answer = log.messages
+    if request.messages and not (before and _says(before[-1], request.messages[-1])):
+        return None
+    return Turn(list(log.token_ids[: answer.begin]), tuple(before), answer.begin, None)
+
+
 def turn_after(turn: Turn, output_ids: Sequence[int], text: str) -> tuple[Message, ...]:
     """The messages once the answer is there.
 

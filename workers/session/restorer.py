@@ -23,7 +23,7 @@ from workers.log import logger
 from workers.queue.patience import Result, patiently
 from workers.queue.servant import Servant
 from workers.session.backing import Backing
-from workers.session.compose import ComposeError, Turn, compose, with_prompt
+from workers.session.compose import ComposeError, Turn, compose, turn_before, with_prompt
 from workers.session.turn import NotOurs, OpenTurn, Prepared
 from workers.wire import EndEvent, Request, TokenEvent, full_id
 from workers.worker_store import Claimed, WorkerStore
@@ -105,7 +105,7 @@ class Restorer(Servant):
             self.done(item, Prepared(request, journal, self.backing.fetch(request, journal, None)))
             return
         turn = self.open(item, request, request.session_id)
-        request = self.composed(item, request, turn.turn)
+        request = self.composed(item, request, turn)
         prefix = None
         if self.wait_for_writer(item, turn.full_id):
             prefix = self.backing.fetch(request, journal, turn.head)
@@ -127,7 +127,7 @@ class Restorer(Servant):
         head = sessions.head(tenant, session_id)
         full = full_id(tenant, session_id)
         self.refuse_other_weights(head)
-        if request.composed and head is not None and head.last_request == request.id:
+        if head is not None and is_committed(request, head):
             return OpenTurn(tenant, session_id, full, fence, head, None)
         turn = compose(request, head, self.backing.text)
         noted = self.patiently(lambda: self.store.session(full))
@@ -175,10 +175,13 @@ class Restorer(Servant):
             )
             raise ComposeError("session_id", what, "session_gone")
 
-    def composed(self, item: Claimed, request: Request, turn: Turn | None) -> Request:
+    def composed(self, item: Claimed, request: Request, opened: OpenTurn) -> Request:
         """The request with its prompt, and so in the store. Raises NotOurs."""
-        if turn is not None and not request.composed:
-            request = with_prompt(request, turn, self.most_tokens)
+        turn = opened.turn
+        if not request.composed:
+            prompt = turn or (opened.head and turn_before(request, opened.head))
+            assert prompt, item.job_id  # open() has found one or the other
+            request = with_prompt(request, prompt, self.most_tokens)
         forked_at = turn.forked_at if turn else None
         if not self.patiently(lambda: self.store.compose(item, request, forked_at=forked_at)):
             raise NotOurs
@@ -213,6 +216,13 @@ class Restorer(Servant):
 
     def patiently(self, call: Callable[[], Result]) -> Result:
         return patiently(call, lambda: self.pulse.stopping, self.worker)
+
+
+def is_committed(request: Request, head: Manifest) -> bool:
+    """Whether the session's last turn is this request's: an earlier owner could not say so."""
+    if request.composed:
+        return head.last_request == request.id
+    return turn_before(request, head) is not None
 
 
 def is_short(error: OSError | DiskError) -> bool:

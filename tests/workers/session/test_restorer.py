@@ -86,6 +86,22 @@ def test_a_turn_that_was_committed_is_known_again(desk):
     assert desk.done["r1"].turn.head.generation == 3
 
 
+SAID = (Message("user", "Hi"), Message("assistant", "Hey", begin=3, end=5))
+
+
+@pytest.mark.parametrize("content, is_said", [("Hi", True), ("Something else", False)])
+def test_a_committed_turn_is_not_said_twice_when_the_store_lost_its_prompt(desk, content, is_said):
+    """Found by tests/chaos: the store's log was cut, the files of the session were not."""
+    desk.sessions.now = manifest_of(
+        generation=3, token_ids=(7, 8, 9, 10, 11), last_request="r1", messages=SAID
+    )
+    desk.run(new(messages=({"role": "user", "content": content},)))
+    prepared = desk.done["r1"]
+    assert prepared.request.composed and (prepared.turn.turn is None) == is_said
+    assert prepared.request.token_ids == ((7, 8, 9) if is_said else (1, 2, 3, 4))
+    assert desk.store.composed == [(prepared.request, None)]
+
+
 def test_who_lost_the_lease_leaves_it(desk):
     desk.store.has_lease = False
     desk.run(new())
