@@ -53,8 +53,10 @@ def jobs(
 
 def table_of(rows: list[dict[str, Any]]) -> Table:
     """For a person."""
-    heads = ("arrived", "id", "class", "status", "pool", "tokens", "first token", "why")
-    table = Table(*heads, box=None)
+    table = Table(box=None, pad_edge=False)
+    for head in ("arrived", "id", "class", "status", "pool", "tokens", "first token"):
+        table.add_column(head, no_wrap=True)
+    table.add_column("why", overflow="ellipsis", no_wrap=True, ratio=1)
     for row in rows:
         usage = row["usage"] or {}
         first = row.get("ttft_ms")
