@@ -89,13 +89,14 @@ class TextModel:
     def render_after(
         self, messages: Sequence[Mapping[str, Any]], position: int, **variables: Any
     ) -> list[int] | None:
-        """Token ids of what follows the content of one message, up to where the answer begins.
+        """Token ids of what follows one message, its content and its calls of tools, up to where the
+        answer begins.
 
         None: the template does not write this content, or more than once. Raises TemplateError.
         """
         hole = unused_mark([*messages, variables])
         holed = [*messages]
-        holed[position] = {**messages[position], "content": hole}
+        holed[position] = {"role": messages[position]["role"], "content": hole}
         rendered, mark = self._rendered(holed, variables)
         if rendered.count(hole) != 1:
             return None

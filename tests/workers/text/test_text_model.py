@@ -77,3 +77,15 @@ def test_an_unpaired_surrogate_in_a_prompt_is_refused(tiny_text):
 
 def test_ids_past_the_vocabulary_print_nothing(tiny_text):
     assert tiny_text.token_bytes(10**6) == b""
+
+
+def test_what_follows_a_call_does_not_repeat_it(tiny_text):
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    messages = [
+        {"role": "user", "content": "Go"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "done"},
+    ]
+    assert "<tool_call>" in plain(tiny_text, tiny_text.render(messages))
+    rest = plain(tiny_text, tiny_text.render_after(messages, 1))
+    assert "done" in rest and "<tool_call>" not in rest
