@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from rich.console import Console
 from rich.table import Table
@@ -17,6 +17,11 @@ from workers.job_list import list_jobs
 from workers.settings import settings
 from workers.store import Store
 from workers.wire import DEFAULT_TENANT
+
+COLUMNS: Final = (  # of a person's table, each with the width that it keeps
+    *(("arrived", 14), ("id", 12), ("class", 8), ("status", 9), ("pool", 4), ("tokens", 6)),
+    ("first", 6),
+)
 
 
 def jobs(
@@ -54,8 +59,8 @@ def jobs(
 def table_of(rows: list[dict[str, Any]]) -> Table:
     """For a person."""
     table = Table(box=None, pad_edge=False)
-    for head in ("arrived", "id", "class", "status", "pool", "tokens", "first token"):
-        table.add_column(head, no_wrap=True)
+    for head, width in COLUMNS:
+        table.add_column(head, no_wrap=True, overflow="ellipsis", min_width=width)
     table.add_column("why", overflow="ellipsis", no_wrap=True, ratio=1)
     for row in rows:
         usage = row["usage"] or {}
