@@ -136,7 +136,7 @@ def input_of(arguments: str) -> Any:
     """A call's input as an object; of one that was cut, what it says as it stands."""
     try:
         given = json.loads(arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"arguments": arguments}
     return given if isinstance(given, dict) else {"arguments": given}
 

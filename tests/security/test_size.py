@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ingest import limits
 from ingest.__main__ import config_of
+from ingest.anthropic.shape import input_of
 from ingest.connection import Connection
 from ingest.errors import ApiError
 from ingest.limits import CONTAINERS_MAX, DEPTH_MAX, VALUES_MAX, check_json
@@ -95,6 +96,12 @@ def test_looking_at_a_body_takes_time_by_its_length_alone():
     for raw in (b'"' * 4_000_000, b'["' + b'\\"' * 2_000_000, b"[" * 4_000_000, b"\\" * 4_000_000):
         with contextlib.suppress(ApiError):
             check_json(b"[" * 99 + raw)
+
+
+def test_a_models_own_json_may_be_as_deep_as_it_likes():
+    """Arguments of a tool's call, which a prompt can make it write."""
+    for written in ("[" * 50_000, "[" * 50_000 + "]" * 50_000):
+        assert input_of(written) == {"arguments": written}
 
 
 def test_a_url_is_not_endless(door):
