@@ -14,6 +14,8 @@ import msgspec
 import xxhash
 
 from ingest.batches.record import Fault
+from ingest.errors import ApiError
+from ingest.limits import check_json
 from router.entry import BODY_BYTES_MAX
 
 LINES_MAX: Final = 50_000
@@ -48,7 +50,10 @@ def parse(raw: bytes, number: int, endpoint: str) -> Line | Fault:
         message = f"the line is longer than {BODY_BYTES_MAX >> 20} MiB"
         return Fault("line_too_long", message, number)
     try:
+        check_json(raw)
         line = msgspec.json.decode(raw, type=Line)
+    except ApiError as error:
+        return Fault("invalid_json_line", error.message, number)
     except msgspec.ValidationError as error:
         return Fault("invalid_request", f"the line is no request: {error}", number)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -10,13 +10,16 @@ It lives as long as results do, and longer while others follow it. The request i
 the same id.
 """
 
+import re
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
 from ingest.responses.items import Json
 from workers.store import Store
+
+RESPONSE_ID: Final = re.compile(r"resp_[0-9a-f]{24,32}(-[0-9]{1,6})?")  # and no other tenant's
 
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.decode
@@ -66,6 +69,8 @@ class Shelf:
 
     def read(self, response_ids: Sequence[str]) -> list[Kept | None]:
         """Each of them, or None; whoever is asked for stays longer."""
+        if not all(map(RESPONSE_ID.fullmatch, response_ids)):
+            return [None for _ in response_ids]
         with self.store.redis.pipeline(transaction=False) as pipeline:
             for response_id in response_ids:
                 pipeline.hgetall(self.key(response_id))
@@ -82,7 +87,9 @@ class Shelf:
         )
 
     def delete(self, response_id: str) -> bool:
-        return bool(self.store.redis.delete(self.key(response_id)))
+        """Whether there was one."""
+        is_one = RESPONSE_ID.fullmatch(response_id) is not None
+        return is_one and bool(self.store.redis.delete(self.key(response_id)))
 
 
 def _parsed(response_id: str, raw: dict[bytes, bytes]) -> Kept:

@@ -92,6 +92,9 @@ class StubNode:
                 self.generate(item)
 
     def generate(self, item: Claimed) -> None:
+        if item.request.session_id is not None and not item.request.composed:
+            prompt = msgspec.structs.replace(item.request, token_ids=(1, 2, 3), composed=True)
+            assert self.store.compose(item, prompt)
         params = item.request.params
         pieces = self.play.pieces[: params.max_tokens]
         for index in range(len(pieces) + 1):

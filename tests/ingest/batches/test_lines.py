@@ -17,6 +17,11 @@ def test_whatever_a_line_holds_is_a_request_or_a_fault(raw):
     assert isinstance(parse(raw, 7, CHAT), Line | Fault)
 
 
+def test_a_line_that_would_need_much_memory_is_a_fault():
+    bomb = b'{"custom_id":"a","method":"POST","url":"x","body":{"a":' + b"[]," * 100_000 + b"0}}"
+    assert parse(bomb, 1, "x").code == "invalid_json_line"
+
+
 @given(st.lists(st.sampled_from([b"", b" ", b"a", b"b" * 20]), max_size=8))
 def test_lines_are_numbered_as_an_editor_does(lines):
     found = list(numbered(io.BytesIO(b"\n".join(lines))))
