@@ -186,8 +186,9 @@ class TokenReader:
                     raise
                 await self._fail_others(connection, wanted)
                 continue
-            for key, entries in reply or ():
-                self._deal(key.decode(), entries)
+            for raw_key, entries in reply or ():
+                key = raw_key.decode()
+                self._deal(key, entries, order(wanted[key]))
 
     async def _fail_others(self, connection: Any, wanted: Iterable[str]) -> None:
         """One key that is no stream, written by hand, refuses the read of all."""
@@ -210,8 +211,12 @@ class TokenReader:
             behind[listener.key] = min(listener.after, behind.get(listener.key, listener.after))
         return {key: f"{a}-{b}" for key, (a, b) in behind.items()}
 
-    def _deal(self, key: str, entries: list[Any]) -> None:
-        takers = [listener for listener in self.listeners if listener.key == key]
+    def _deal(self, key: str, entries: list[Any], since: tuple[int, int]) -> None:
+        """To those who have all entries up to `since`, after which the key was read.
+
+        Who came meanwhile and is further behind would miss what lies between: its read is next.
+        """
+        takers = [one for one in self.listeners if one.key == key and one.after >= since]
         for raw_id, flat in entries:
             entry_id = raw_id.decode()
             try:

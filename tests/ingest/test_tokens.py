@@ -100,6 +100,29 @@ def test_listeners_of_one_stream_each_get_what_they_lack(redis_url):
     assert run(scenario, redis_url) == expected
 
 
+def test_who_joins_while_a_reply_is_on_its_way_misses_nothing(redis_url):
+    """Found by tests/chaos: a second listener got the rest of the text, without its beginning."""
+    redis = Redis.from_url(redis_url)
+    write(redis, "r", 0, 1, 2, end=True)
+
+    async def scenario(reader):
+        late = []
+        deal = reader._deal
+
+        def deal_late(*reply):
+            if not late:  # it comes between the read and its reply
+                late.append(asyncio.create_task(collect(reader, "r")))
+                asyncio.get_running_loop().call_soon(lambda: deal(*reply))
+            else:
+                deal(*reply)
+
+        reader._deal = deal_late
+        return await collect(reader, "r", "0-1"), await late[0]
+
+    early, late = run(scenario, redis_url)
+    assert (early, late) == (["0-2", "0-3", "1-0"], ["0-1", "0-2", "0-3", "1-0"])
+
+
 def test_more_entries_than_one_read_takes_are_all_read(redis_url):
     write(Redis.from_url(redis_url), "r", *range(1000), end=True)
     assert len(run(lambda reader: collect(reader, "r"), redis_url)) == 1001
