@@ -19,6 +19,8 @@ import msgspec
 from redis.exceptions import RedisError
 
 from ingest.command.dead import letters, replay_webhook
+from kv_tier.budget import TierLimits
+from kv_tier.tier import KvTier
 from tests.chaos.moody_receiver import Delivery
 from tests.chaos.reference import reference_of
 from tests.chaos.remains import files, heavier, left
@@ -54,6 +56,7 @@ def violations(storm: Storm) -> list[str]:
         *causeless(storm, jobs),
         *tokens(storm, jobs, journals),
         *turns(storm, jobs),
+        *logs(storm, jobs),
         *followed(storm, jobs),
         *webhooks(storm, jobs),
         *left(storm),
@@ -229,6 +232,24 @@ def turns(storm: Storm, jobs: dict[str, dict[str, Any]]) -> Iterator[str]:
             said = [event for _, event in storm.node.store.tokens(name)]
             before = prompt + [e.token_id for e in said if isinstance(e, TokenEvent)][:-1]
             whose = name
+
+
+def logs(storm: Storm, jobs: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """The files of each session say every saved turn, once."""
+    tier = KvTier(storm.node.home / "kv", TierLimits())
+    try:
+        for session in sorted({asked.session or "gone" for asked in storm.record.asked.values()}):
+            head = None if session == "gone" else tier.sessions.head("default", session)
+            said = Counter(m.content for m in head.messages if m.role == "user") if head else {}
+            yield from (
+                f"tokens: {session} says {what!r} {n} times" for what, n in said.items() if n > 1
+            )
+            for name in saved_turns(storm, jobs, session) if head else ():
+                content = storm.record.asked[name].body["messages"][0]["content"]
+                if content not in said:
+                    yield f"tokens: {session} does not say {content!r}"
+    finally:
+        tier.close()
 
 
 def saved_turns(storm: Storm, jobs: dict[str, dict[str, Any]], session: str) -> list[str]:
