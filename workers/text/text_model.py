@@ -89,7 +89,7 @@ class TextModel:
     def render_after(
         self, messages: Sequence[Mapping[str, Any]], position: int, **variables: Any
     ) -> list[int] | None:
-        """Token ids of what follows one message, its content and its calls of tools, up to where the
+        """Token ids of what follows one message, its content and its calls, up to where the
         answer begins.
 
         None: the template does not write this content, or more than once. Raises TemplateError.
