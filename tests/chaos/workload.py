@@ -9,6 +9,7 @@ import random
 import threading
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,7 +32,9 @@ DOORS = ("jobs", "fields", "map", "chat")
 GONE = "gone"  # the session that is deleted again and again
 
 
-COME_AGAIN = ("store_away", "store_full", "stopping", "model_loading", "not_ready")
+COME_AGAIN = defaultdict(tuple)  # by HTTP status: codes of refusals that say when to ask again
+COME_AGAIN[503] = ("store_away", "store_full", "stopping", "model_loading", "not_ready")
+COME_AGAIN[429] = ("overloaded", "queue_full")
 
 
 class Impatient(Exception):
@@ -193,7 +196,7 @@ class Client(threading.Thread):
         """None: it is to come again; "refused": it is not taken, and with good reason."""
         answer = self.http.post(path, json=body)
         code = code_of(answer)
-        if answer.status_code == 503 and "retry-after" in answer.headers and code in COME_AGAIN:
+        if "retry-after" in answer.headers and code in COME_AGAIN[answer.status_code]:
             return None
         is_end = path != "/v1/jobs" and answer.status_code != 500  # of the request, as it is told
         if code == "impossible_deadline" and asked.deadline:
