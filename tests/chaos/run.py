@@ -9,6 +9,7 @@ was lost, doubled, wrong, or left.
 import argparse
 import os
 import random
+import signal
 import sys
 import time
 from collections import Counter
@@ -78,6 +79,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", type=Path, help="one object a run is added to it")
     parser.add_argument("--logs", type=Path, help="folder for the logs of nodes of bad runs")
     given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the node of the run ends as well
     console, outcomes = Console(), list[Outcome]()
     end = time.monotonic() + given.minutes * 60
     while len(outcomes) < given.runs if given.runs else time.monotonic() < end:
