@@ -16,7 +16,7 @@ import msgspec
 from anyio.to_thread import run_sync
 from redis.exceptions import RedisError
 
-from ingest.doorkeeper import TOO_MUCH, Doorkeeper, too_much
+from ingest.doorkeeper import Doorkeeper, too_much
 from ingest.errors import ApiError
 from ingest.gate import Gate
 from ingest.keys import Key
@@ -25,8 +25,10 @@ from ingest.past import end_without_stream
 from ingest.tokens import Entry, TokenReader
 from router.admit import Door, Reject, admit
 from router.answer_form import ANSWER_FORM
+from router.not_now import TOO_MUCH
 from router.prompt import EFFORT, VARIABLES
 from workers.address import Networks, parse_networks
+from workers.clock import now_ms
 from workers.log import logger
 from workers.settings import Settings
 from workers.store import Store
@@ -139,7 +141,7 @@ class Desk:
         """The request in these fields. Raises ApiError that names the field."""
         door = Door(
             text=text,
-            now_ms=time.time_ns() // 1_000_000,
+            now_ms=now_ms(),
             allow=self.allow,
             max_sequence_tokens=self.doorkeeper.longest(),
             classes=self.keys.classes,

@@ -6,12 +6,12 @@ taken since the last look at the node counts as waiting, so that a burst is not 
 
 import time
 from collections import Counter
-from math import ceil
 from threading import Lock
 from typing import Final
 
 from ingest.errors import ApiError
 from ingest.pulse import Pulse, take_pulse
+from router.not_now import TOO_MUCH, ask_again, class_is_full
 from router.placement import Plan, place, shown_ms
 from router.pools import PoolView, wanted_of
 from router.pressure import is_too_much, pressure_of
@@ -22,11 +22,6 @@ from workers.wire import Request
 
 PULSE_AGE_S: Final = 0.25  # how old a look at queues and pools may be
 RETRY_FULL_S: Final = 10  # where nothing can be predicted
-TOO_MUCH: Final = {  # what Store.accept says when it did not take a request
-    "rate_limited": "this tenant has asked for as much as it may in a minute",
-    "key_limited": "this API key has asked for as much as it may in a minute",
-    "key_busy": "this API key has as many requests under way as it may",
-}
 
 
 class Doorkeeper:
@@ -97,12 +92,13 @@ def overloaded(plan: Plan) -> ApiError:
 
 def queue_full(waiting: int, retry_ms: float) -> ApiError:
     """As many wait as may."""
-    reason = f"{waiting} requests of its class wait already; ask again later"
-    return ApiError(429, reason, code="queue_full", retry_after_ms=retry_ms or 1000 * RETRY_FULL_S)
+    wait_ms = retry_ms or 1000 * RETRY_FULL_S
+    reason = ask_again(class_is_full(waiting), wait_ms)
+    return ApiError(429, reason, code="queue_full", retry_after_ms=wait_ms)
 
 
 def too_much(status: str, retry_ms: int) -> ApiError:
     """Whoever asks has had what it may ask for. status: of TOO_MUCH."""
-    reason = f"{TOO_MUCH[status]}; ask again in {ceil(retry_ms / 1000)} s"
+    reason = ask_again(TOO_MUCH[status], retry_ms)
     code = "rate_limited" if status == "key_limited" else status
     return ApiError(429, reason, code=code, retry_after_ms=retry_ms)

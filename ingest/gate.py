@@ -24,6 +24,7 @@ from redis.exceptions import RedisError
 
 from ingest.errors import ApiError
 from ingest.keys import ANYBODY, Key, hash_of, read_keys
+from workers.clock import now_ms
 from workers.settings import Settings
 from workers.store import Store
 
@@ -92,8 +93,8 @@ class Gate:
         assert self.by_hash is not None
         secret = secret_of(headers)
         told = hash_of(secret) if secret else ""
-        key, now_ms = self.by_hash.get(told), time.time_ns() // 1_000_000
-        if key is not None and key.opens(told, now_ms):
+        key, at_ms = self.by_hash.get(told), now_ms()
+        if key is not None and key.opens(told, at_ms):
             return key
         if self.is_open:
             return ANYBODY
@@ -104,7 +105,7 @@ class Gate:
             raise ApiError(
                 401, "an API key is needed: Authorization: Bearer lsk-...", code="no_api_key"
             )
-        if key is not None and key.is_expired(now_ms):
+        if key is not None and key.is_expired(at_ms):
             raise ApiError(401, "this API key has expired", code="expired_api_key")
         raise ApiError(401, "this API key is not known here", code="invalid_api_key")
 

@@ -7,7 +7,7 @@ import msgpack
 
 from router.admit import Reject, reject_entry
 from router.consumer import Entry
-from router.not_now import TENANT_HAD_ITS_SHARE, not_now
+from router.not_now import TOO_MUCH, not_now
 from router.placement import Plan
 from router.refusal import Refused
 from workers.address import Networks
@@ -75,7 +75,7 @@ def refuse(store: Store, entry: Entry, reject: Reject) -> None:
 
 def turn_away(store: Store, entry: Entry, request: Request, wait_ms: int) -> None:
     """Its tenant has asked for as much as it may: it is told when it may ask again."""
-    end = not_now(TENANT_HAD_ITS_SHARE, wait_ms, "rate_limited")
+    end = not_now(TOO_MUCH["rate_limited"], wait_ms, "rate_limited")
     outcome = end_unrouted(store, entry, request, end)
     log.info("rate limited" if outcome == "refused" else outcome, id=request.id, sla=entry.sla)
 

@@ -8,7 +8,11 @@ from typing import Final
 
 from workers.wire import EndEvent
 
-TENANT_HAD_ITS_SHARE: Final = "this tenant has asked for as much as it may"
+TOO_MUCH: Final = {  # by what Store.accept says when it did not take a request
+    "rate_limited": "this tenant has asked for as much as it may in a minute",
+    "key_limited": "this API key has asked for as much as it may in a minute",
+    "key_busy": "this API key has as many requests under way as it may",
+}
 
 
 def class_is_full(waiting: int) -> str:

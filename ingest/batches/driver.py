@@ -24,6 +24,7 @@ from ingest.batches.results import Results
 from ingest.errors import ApiError
 from ingest.tokens import cancelled
 from ingest.turn import Turn
+from workers.clock import now_ms
 from workers.log import logger
 
 LOOK_S: Final = 0.5  # between two looks at the clock and at the wish to cancel
@@ -133,7 +134,7 @@ class Driver:
                 endpoint=self.batch.endpoint,
                 body=line.body,
                 request_id=f"{self.batch.id}-{number}",
-                left_ms=1000 * self.batch.expires_at - time.time_ns() // 1_000_000,
+                left_ms=1000 * self.batch.expires_at - now_ms(),
             )
             turns = self.turns[number] = []
             answered = await self.answer(asked, partial(self.begun, turns))

@@ -13,6 +13,7 @@ import msgspec
 from ingest.class_rows import by_plan, class_rows
 from ingest.programs import kept_programs
 from ingest.pulse import Pulse, take_pulse
+from workers.clock import now_ms
 from workers.job_list import FIELDS, job_of
 from workers.promises import pressures
 from workers.store import Store
@@ -40,7 +41,7 @@ def look(store: Store, home: Path) -> Json:
     """
     pulse = take_pulse(store)
     return {
-        "at_ms": time.time_ns() // 1_000_000,
+        "at_ms": now_ms(),
         "model": next((load.model for load in pulse.loads if load.model), ""),
         "routers": pulse.num_routers,
         "for_session": pulse.for_session,

@@ -25,7 +25,6 @@ from types import FrameType
 from typing import Any, Final
 
 from redis.exceptions import RedisError
-from rq.command import handle_command, parse_payload
 from rq.worker import WorkerStatus
 
 from workers.log import logger
@@ -142,27 +141,6 @@ class BatchWorker(RqWorker):
         self.bookkeeper.start()
         if not self.burst:
             self.listener.start()
-
-    def subscribe(self) -> None:
-        self.pubsub = self.connection.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
-        self.patiently(
-            lambda: self.pubsub.subscribe(
-                **{
-                    self.pubsub_channel_name: self.handle_payload,
-                    self.store.keys.control: self.handle_control,
-                }
-            )
-        )
-        self.pubsub_thread = self.pubsub.run_in_thread(  # type: ignore[assignment]
-            sleep_time=60, daemon=True, exception_handler=self._pubsub_exception_handler
-        )
-
-    def handle_payload(self, message: Any) -> None:
-        payload = parse_payload(message)
-        if payload["command"] in ("stop-job", "stop-execution"):
-            self.stop_job(payload["job_id"])
-        else:
-            handle_command(self, payload)
 
     def handle_control(self, message: Any) -> None:
         """`cancel ID`, `move ID POOL`, `promote ID CLASS`: by the scripts of these names."""

@@ -8,6 +8,7 @@ import time
 from typing import Any, Final
 
 from redis.exceptions import RedisError
+from rq.command import handle_command, parse_payload
 from rq.defaults import RQ_KEY_PREFIX as rq_prefix
 from rq.worker import SimpleWorker
 
@@ -53,6 +54,35 @@ class RqWorker(SimpleWorker):
         self.patiently(lambda: self.connection.delete(self.key))
         self.patiently(super().register_birth)
         self.patiently(self.store.keep)
+
+    def subscribe(self) -> None:
+        self.pubsub = self.connection.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+        self.patiently(
+            lambda: self.pubsub.subscribe(
+                **{
+                    self.pubsub_channel_name: self.handle_payload,
+                    self.store.keys.control: self.handle_control,
+                }
+            )
+        )
+        self.pubsub_thread = self.pubsub.run_in_thread(  # type: ignore[assignment]
+            sleep_time=60, daemon=True, exception_handler=self._pubsub_exception_handler
+        )
+
+    def handle_payload(self, message: Any) -> None:
+        payload = parse_payload(message)
+        if payload["command"] in ("stop-job", "stop-execution"):
+            self.stop_job(payload["job_id"])
+        else:
+            handle_command(self, payload)
+
+    def stop_job(self, job_id: str) -> None:
+        """RQ's stop-job command, in the pubsub thread."""
+        raise NotImplementedError
+
+    def handle_control(self, message: Any) -> None:
+        """What scripts tell all workers, in the pubsub thread."""
+        raise NotImplementedError
 
     def _pubsub_exception_handler(self, error: Exception, *_: Any) -> None:
         """The subscription comes back by itself with the connection; the loop must only go on."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from workers.cost import CostModel
 from workers.engine.engine import Output
 from workers.engine.load import EngineLoad
 from workers.queue.pulse import Pulse
@@ -19,6 +20,8 @@ from workers.settings import settings
 from workers.wire import EndEvent, Request, TokenEvent, Usage
 from workers.worker_store import WorkerStore
 
+BLOCKS: Final = 4096  # KV that nobody writes
+LEAST_STEP_MS: Final = 0.05
 TEXT: Final = " token"
 DIGEST: Final = "0123456789abcdef"
 
@@ -69,7 +72,13 @@ class FreeEngine:
 
     def load(self) -> EngineLoad:
         return EngineLoad(
-            running=len(self.requests), waiting=0, free_blocks=64, total_blocks=64, tokens_per_s=0.0
+            running=len(self.requests),
+            waiting=0,
+            free_blocks=BLOCKS,
+            total_blocks=BLOCKS,
+            tokens_per_s=0.0,
+            cost=CostModel(fixed_ms=max(1000 * self.step_s, LEAST_STEP_MS)),
+            step_tokens=512,
         )
 
     def prepare(self, request: Request) -> None:
