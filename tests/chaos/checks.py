@@ -10,6 +10,7 @@ burden    descriptors or memory far from where they were
 client    an answer that a client should not have seen
 """
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -49,6 +50,7 @@ def violations(storm: Storm) -> list[str]:
     told = Counter(job["status"] for job in jobs.values())
     storm.outcome.ends = dict(told)
     storm.outcome.codes = dict(Counter(job["code"] for job in jobs.values() if job.get("code")))
+    storm.outcome.errors = errors_in(storm.node.log.read_text(errors="replace"))
     storm.outcome.webhooks = len(storm.receiver.deliveries)
     found = [
         *lost(storm, jobs),
@@ -65,6 +67,12 @@ def violations(storm: Storm) -> list[str]:
         *(f"client: {what}" for what in storm.record.wrong),
     ]
     return [what[:600] for what in found]
+
+
+def errors_in(log: str) -> list[str]:
+    """The last line of each kind of traceback."""
+    found = re.findall(r"^\S+ \S+ *\| ((?:\w+\.)*\w*(?:Error|Exception)\b.*)$", log, re.MULTILINE)
+    return sorted({re.sub(r"\d+", "0", line)[:200] for line in found})
 
 
 def wait(condition: Callable[[], Any], seconds: float) -> bool:

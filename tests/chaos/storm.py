@@ -52,6 +52,7 @@ class Outcome(msgspec.Struct, omit_defaults=True):
     """What a run came to. faults: what was done, with the seconds from the start and a remark.
 
     cut         ids whose acceptance the log has lost: those alone may be missing
+    errors      last lines of tracebacks in the node's log: what nobody had foreseen
     violations  what must not be, each with its kind in front: "lost: ..."
     """
 
@@ -66,6 +67,7 @@ class Outcome(msgspec.Struct, omit_defaults=True):
     starts: int = 1
     phases: dict[str, float] = {}
     cut: list[str] = []
+    errors: list[str] = []
     violations: list[str] = []
 
 
