@@ -1,22 +1,26 @@
-"""The README says what is so: its table of settings, its links, its make targets.
+"""README and docs say what is so: the table of settings, links, make targets, commands.
 
-Its commands are run against a live node in tests/node, with what readme_blocks() finds.
+What they have a reader run is run against a live node in tests/node/test_readme.py.
 """
 
 import re
 import subprocess
 from pathlib import Path
 
+import pytest
 from pydantic_core import PydanticUndefined
 
+from ingest.command.main import COMMANDS
 from workers.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ALL = "\n".join(page.read_text() for page in PAGES)
+CONFIGURATION = (ROOT / "docs/configuration.md").read_text()
 
 
 def settings_table() -> str:
-    """The configuration table as it must stand in the README."""
+    """The configuration table as it must stand in docs/configuration.md."""
     rows = ["| variable | default | meaning |", "|---|---|---|"]
     for name, field in Settings.model_fields.items():
         assert field.default is not PydanticUndefined, name
@@ -26,26 +30,36 @@ def settings_table() -> str:
 
 
 def test_the_table_of_settings_is_the_settings():
-    begin = README.index("\n", README.index("<!-- settings:")) + 1
-    end = README.index("<!-- end of settings -->")
-    assert README[begin:end].strip() == settings_table(), "paste:\n" + settings_table()
+    begin = CONFIGURATION.index("\n", CONFIGURATION.index("<!-- settings:")) + 1
+    end = CONFIGURATION.index("<!-- end of settings -->")
+    assert CONFIGURATION[begin:end].strip() == settings_table(), "paste:\n" + settings_table()
 
 
-def test_links_lead_somewhere():
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
-    assert links
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", page.read_text()) if "://" not in link]
     for link in links:
-        assert (ROOT / link).exists(), link
+        assert (page.parent / link.partition("#")[0]).exists(), link
+
+
+def test_every_page_is_found_from_the_readme():
+    links = re.findall(r"\]\((docs/[^)]+\.md)\)", (ROOT / "README.md").read_text())
+    assert {ROOT / link for link in links} == set(PAGES[1:])
+
+
+def test_every_command_that_is_named_exists():
+    named = set(re.findall(r"(?m)(?:^|`|\$ |bin/)lockstep ([a-z]+)", ALL))
+    assert named <= COMMANDS.keys() and len(named) >= 12
 
 
 def test_every_make_target_that_is_named_is_there():
     help_text = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True).stdout
     offered = set(re.findall(r"^make ([a-z-]+)", help_text, re.MULTILINE))
-    named = set(re.findall(r"`(?:[A-Z_]+=\S+ )?make ([a-z-]+)", README)) | {"start"}
+    named = set(re.findall(r"`(?:[A-Z_]+=\S+ )?make ([a-z-]+)", ALL)) | {"start"}
     assert named <= offered
     assert {"start", "build", "test", "bench", "bench-peers", "tidy", "clean"} <= offered
 
 
 def test_every_setting_that_is_named_exists():
     known = {f"LOCKSTEP_{name.upper()}" for name in Settings.model_fields}
-    assert set(re.findall(r"LOCKSTEP_[A-Z_]+", README)) <= known | {"LOCKSTEP_HOME"}
+    assert set(re.findall(r"LOCKSTEP_[A-Z_]+", ALL)) <= known | {"LOCKSTEP_HOME"}

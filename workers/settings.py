@@ -1,7 +1,7 @@
 """Every setting of the node, read once: lockstep.toml, then LOCKSTEP_* variables over it.
 
 This is the one place that reads them (but the keeper looks up LOCKSTEP_HOME itself, to stay small).
-The table in README.md is made from the descriptions below.
+The table in docs/configuration.md is made from the descriptions below.
 """
 
 import json
@@ -278,7 +278,7 @@ def complaint(wrong: Any) -> str:
     """One of pydantic's findings. Only lockstep.toml can hold unknown names."""
     name = "_".join(map(str, wrong["loc"]))
     if wrong["type"] == "extra_forbidden":
-        return f"There is no setting {name!r}: lockstep.toml may hold those of README's table."
+        return f"There is no setting {name!r}: docs/configuration.md has them all."
     is_secret = not Settings.model_fields[name].repr if name in Settings.model_fields else False
     value = "" if is_secret else f" to {wrong['input']!r}"
     return f"LOCKSTEP_{name.upper()} is set{value}: {wrong['msg']}."

@@ -27,7 +27,7 @@ SESSION_MODES: Final = ("append", "history")
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How the next token is drawn; the meanings are OpenAI's (reference: README, "Sampling").
+    """How the next token is drawn; the meanings are OpenAI's (reference: docs/sampling.md).
 
     max_tokens   output tokens at most, >= 1
     temperature  0 is greedy, 0..2

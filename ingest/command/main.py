@@ -50,7 +50,7 @@ usage: lockstep COMMAND [OPTIONS]      lockstep COMMAND --help says more
 
 Exit codes: 0 done, 1 the request failed or is unknown, 2 wrong usage or configuration,
 3 the store does not answer, 4 the result is not there yet. Settings: lockstep.toml and LOCKSTEP_*
-variables (README, "Configuration")."""
+variables (docs/configuration.md)."""
 
 
 def main() -> None:
@@ -155,7 +155,7 @@ def configuration_sentence(error: Exception) -> str:
 
     if not isinstance(error, ValidationError):
         return f"lockstep.toml: {error}"
-    unknown = "there is no such setting; README's table has them all"
+    unknown = "there is no such setting; docs/configuration.md has them all"
     found = [
         (".".join(map(str, e["loc"])), unknown if e["type"] == "extra_forbidden" else e["msg"])
         for e in error.errors()

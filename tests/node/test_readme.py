@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
 PATIENCE_S = 120
 
 
-def blocks_of(section: str) -> list[tuple[str, str]]:
-    """(language, text) of each block that a reader runs."""
-    text = README.split(f"## {section}\n")[1].split("\n## ")[0]
+def blocks_of(page: str, section: str = "") -> list[tuple[str, str]]:
+    """(language, text) of each block that a reader runs, of a page or of one of its sections."""
+    text = (ROOT / page).read_text()
+    if section:
+        text = text.split(f"## {section}\n")[1].split("\n## ")[0]
     return re.findall(r"```(sh|python)\n(.*?)```", text, re.DOTALL)
 
 
@@ -71,7 +72,7 @@ def tour(make_node, tmp_path, free_port):
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the tour begins with curl")
 def test_the_tour_goes_as_it_is_written(tour):
     asked, streamed, queued, _, posted, verified = [
-        tour.run(*block) for block in blocks_of("Five minutes")
+        tour.run(*block) for block in blocks_of("README.md", "Five minutes")
     ]
     assert json.loads(asked)["choices"][0]["message"]["content"]
     assert streamed.strip()
@@ -82,7 +83,7 @@ def test_the_tour_goes_as_it_is_written(tour):
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="sessions begin with curl")
 def test_sessions_go_as_they_are_written(tour):
-    asked, managed = [tour.run(*block) for block in blocks_of("Sessions")]
+    asked, managed = [tour.run(*block) for block in blocks_of("docs/sessions.md")]
     first, second = [json.loads(line) for line in asked.replace("}{", "}\n{").splitlines()]
     assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     kept = first["usage"]["total_tokens"] - 1
@@ -92,6 +93,6 @@ def test_sessions_go_as_they_are_written(tour):
 
 
 def test_classes_go_as_they_are_written(tour):
-    [told] = [tour.run(*block) for block in blocks_of("Classes")]
+    [told] = [tour.run(*block) for block in blocks_of("docs/classes.md")]
     assert "promoted" in told and "realtime" in told
     assert all(word in told for word in ("first token in 2.0 s", "end in 60 min", "smollm2-135m"))

@@ -1,4 +1,4 @@
-"""Redis users with few rights, passwords and TLS: what README says of them, with a real Valkey."""
+"""Redis users with few rights, passwords and TLS: what docs/security.md says of them, with a real Valkey."""
 
 import re
 import socket
@@ -21,13 +21,13 @@ from workers.wire import Keys
 
 ROOT = Path(__file__).parents[2]
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
-README = (ROOT / "README.md").read_text()
+PAGE = (ROOT / "docs/security.md").read_text()
 PASSWORD = "correct-horse-battery"
 
 
 def documented_users() -> str:
-    """README's ACL file, with a password."""
-    block = re.search(r"```acl\n(.+?)```", README, re.DOTALL)
+    """The documented ACL file, with a password."""
+    block = re.search(r"```acl\n(.+?)```", PAGE, re.DOTALL)
     return block[1].replace("PASSWORD", PASSWORD)
 
 
@@ -48,7 +48,7 @@ def start_valkey(folder: Path, port: int, *arguments: str) -> subprocess.Popen:
 
 @pytest.fixture(scope="module")
 def port_of_users(tmp_path_factory, free_port):
-    """A Valkey with README's users: the port."""
+    """A Valkey with the documented users: the port."""
     folder, port = tmp_path_factory.mktemp("acl"), free_port()
     (folder / "users.acl").write_text(documented_users())
     server = start_valkey(folder, port, "--aclfile", str(folder / "users.acl"))
