@@ -50,6 +50,8 @@ def violations(storm: Storm) -> list[str]:
     told = Counter(job["status"] for job in jobs.values())
     storm.outcome.ends = dict(told)
     storm.outcome.codes = dict(Counter(job["code"] for job in jobs.values() if job.get("code")))
+    store = storm.node.store
+    storm.outcome.cut = sorted(name for name in storm.cut_ids if store.job(name) is None)
     storm.outcome.errors = errors_in(storm.node.log.read_text(errors="replace"))
     storm.outcome.webhooks = len(storm.receiver.deliveries)
     found = [

@@ -51,7 +51,7 @@ class Fault:
 class Outcome(msgspec.Struct, omit_defaults=True):
     """What a run came to. faults: what was done, with the seconds from the start and a remark.
 
-    cut         ids whose acceptance the log has lost: those alone may be missing
+    cut         ids that nobody knows any more, for the log has lost that they were accepted
     errors      last lines of tracebacks in the node's log: what nobody had foreseen
     violations  what must not be, each with its kind in front: "lost: ..."
     """
@@ -177,7 +177,6 @@ class Storm:
             self.receiver.stop()
         self.outcome.seconds = round(time.monotonic() - self.begin, 1)
         self.outcome.asked = len(self.record.asked)
-        self.outcome.cut = sorted(self.cut_ids)
         self.outcome.starts = 1 + self.node.kills
         return self.outcome
 
