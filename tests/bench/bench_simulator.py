@@ -73,6 +73,7 @@ def start_node(folder: Path) -> tuple[Node, Settings]:
     catalog.ensure(folder, MODEL, progress=None)
     ports = [free_port(), free_port()]
     options = {"LOCKSTEP_GPU": "cpu", "LOCKSTEP_THREADS": "1", "LOCKSTEP_MAX_BATCH": str(PLACES)}
+    options["LOCKSTEP_CALIBRATE"] = "auto"  # as a node that a person starts
     node = Node(folder, *ports, **options)
     node.start()
     settings = Settings(
