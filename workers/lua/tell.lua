@@ -2,7 +2,7 @@
 --
 -- Of one request all of it is written, or none: its tokens, and if it ends its end entry, status,
 -- RQ's records and webhook. A repeat changes nothing: Redis refuses an entry id that it has seen,
--- and who ended a request is known by its execution. Where something is missing before what is said,
+-- and who ended a request is known by its execution. Where something is missing before it,
 -- the request goes back to the front of its queue: whoever claims it says the same again.
 --
 -- KEYS[1] RQ's hash of the worker
