@@ -82,7 +82,7 @@ def test_where_a_history_left_the_log_is_said(door, node, wait_until):
     node.play = Play(pause_after=1)
     door.http.post("/v1/jobs", json={"messages": HELLO, "session_id": "talk", "id": "r"})
     store = node.store
-    wait_until(lambda: store.job("r")["status"] == "running")
+    wait_until(lambda: store.tokens("r"))  # its prompt is composed
     store.redis.hset(store.keys.job("r"), "forked_at", 12)  # as WorkerStore.compose does
     node.go.set()
     wait_until(lambda: door.http.get("/v1/jobs/r").json()["status"] == "finished")
