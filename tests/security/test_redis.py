@@ -1,4 +1,4 @@
-"""Redis users with few rights, passwords and TLS: what docs/security.md says of them, with a real Valkey."""
+"""Redis users with few rights, passwords and TLS, as docs/security.md has them; a real Valkey."""
 
 import re
 import socket
