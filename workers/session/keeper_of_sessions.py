@@ -28,6 +28,7 @@ from workers.queue.emitter import Told
 from workers.queue.patience import Result, patiently
 from workers.queue.servant import Clerk
 from workers.session.backing import Backing
+from workers.session.shortage import outlast
 from workers.session.turn import NotOurs, OpenTurn, log_of
 from workers.session.writer import Suspended, Writer
 from workers.wire import EndEvent
@@ -111,13 +112,21 @@ class KeeperOfSessions(Clerk[Ended]):
         manifest = self.log(ended)
         for _ in range(FENCES_MAX):
             try:
-                self.backing.tier.commit(manifest)
+                self.write(manifest)
                 return manifest
             except StaleFence as error:
                 manifest = replace(manifest, fence=self.take_again(ended, error))
             except (DiskError, NewerVersion) as error:
                 raise NotSaved(error.reason) from error
         raise NotSaved("its fence is taken again and again")
+
+    def write(self, manifest: Manifest) -> None:
+        """Into its file. Raises StaleFence, DiskError, ..."""
+        outlast(
+            lambda: self.backing.tier.commit(manifest),
+            waits=self.backing.moves,
+            gives_up=lambda: self.pulse.stopping,
+        )
 
     def take_again(self, ended: Ended, error: StaleFence) -> int:
         """A fence for who still has the lease, if the session is what it was."""

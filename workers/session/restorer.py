@@ -8,9 +8,9 @@ for to go on without it would be another conversation. A process that has no des
 left says nothing about a history: it tries again for a while, then ends; its successor has both.
 """
 
-import errno
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Final
 
@@ -24,6 +24,7 @@ from workers.queue.patience import Result, patiently
 from workers.queue.servant import Servant
 from workers.session.backing import Backing
 from workers.session.compose import ComposeError, Turn, compose, turn_before, with_prompt
+from workers.session.shortage import is_short, outlast
 from workers.session.turn import NotOurs, OpenTurn, Prepared
 from workers.wire import EndEvent, Request, TokenEvent, full_id
 from workers.worker_store import Claimed, WorkerStore
@@ -32,12 +33,6 @@ log = logger("session")
 WRITING_S: Final = 5.0  # what a session waits for the pool that still writes it
 LOOK_S: Final = 0.05
 ALIVE_LOOKS: Final = 10  # so many looks between two questions whether that pool lives
-SHORT: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}  # of us, not of a file
-SHORT_S: Final = 5.0  # what a shortage may last
-
-
-class Short(Exception):
-    """This process lacks descriptors or memory, and it does not pass."""
 
 
 class Restorer(Servant):
@@ -73,29 +68,17 @@ class Restorer(Servant):
         while (item := self.items.get()) is not None and not self.pulse.stopping:
             self.backing.moves()
             try:
-                self.attempt(item)
-            except Short:  # ends the process (Servant): the request has done nothing wrong
-                raise
+                restore = partial(self.restore, item)
+                outlast(restore, waits=self.backing.moves, gives_up=lambda: self.pulse.stopping)
             except NotOurs:
                 self.lost(item)
             except RedisError as error:  # stopping without a store: it is handed back
                 log.warning("not restored", id=item.job_id, error=str(error)[:200])
             except Exception as error:
-                self.ended(item, end_of_error(item, error))
-
-    def attempt(self, item: Claimed) -> None:
-        """Restore it, again and again while we are short of something. Raises Short, ..."""
-        deadline = time.monotonic() + SHORT_S
-        while not self.pulse.stopping:  # then it is handed back
-            try:
-                return self.restore(item)
-            except (OSError, DiskError) as error:
-                if not is_short(error):
-                    raise
-                if time.monotonic() > deadline:
-                    raise Short(str(error)) from error
-            self.backing.moves()
-            time.sleep(LOOK_S)
+                if is_short(error) and not self.pulse.stopping:
+                    raise  # ends the process (Servant): the request has done nothing wrong
+                if not is_short(error):  # else it is handed back
+                    self.ended(item, end_of_error(item, error))
 
     def restore(self, item: Claimed) -> None:
         request = item.request
@@ -223,11 +206,6 @@ def is_committed(request: Request, head: Manifest) -> bool:
     if request.composed:
         return head.last_request == request.id
     return turn_before(request, head) is not None
-
-
-def is_short(error: OSError | DiskError) -> bool:
-    """Whether it says nothing about a file, only about this process."""
-    return (error.number if isinstance(error, DiskError) else error.errno) in SHORT
 
 
 def tells_more(turn: Turn, head: Manifest | None) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kv_tier.files import DiskFull
+from kv_tier.files import DiskError, DiskFull
 from tests.workers.session.fakes import (
     FakeBacking,
     FakeStore,
@@ -106,6 +106,26 @@ def test_a_full_disk_loses_no_answer_and_is_said(desk):
     assert "No space left" in end.error and released == ("released", 600)
     assert str(FULL.path) not in end.error, "where files lie is nobody else's business"
     assert "No space left" in desk.store.hash["unsaved"]
+
+
+def test_a_shortage_of_descriptors_that_passes_is_waited_for(desk, monkeypatch):
+    """Found by tests/chaos: the turn was not saved, and the session refused the next one."""
+    moves = desk.backing.moves
+
+    def pass_by():
+        desk.tier.commit_fails = None
+        moves()
+
+    monkeypatch.setattr(desk.backing, "moves", pass_by)
+    commit = desk.keeper.commit
+    monkeypatch.setattr(desk.keeper, "commit", lambda ended: again_short(desk) or commit(ended))
+    desk.end()
+    assert desk.did == [("written behind", 1), ("told", DONE, 1)]
+
+
+def again_short(desk):
+    """The keeper has just said that it moves."""
+    desk.tier.commit_fails = DiskError(Path("x"), OSError(errno.EMFILE, "Too many open files"))
 
 
 def test_what_an_earlier_owner_committed_is_not_committed_again(desk):

@@ -2,6 +2,7 @@
 
 import errno
 import time
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from tests.workers.session.fakes import FakeBacking, FakeStore, item_of, manifes
 from workers.session import restorer as restorer_module
 from workers.session.compose import ComposeError, Turn
 from workers.session.restorer import Restorer
+from workers.session.shortage import outlast
 
 BROKEN = DiskError(Path("x"), OSError(errno.EIO, "Input/output error"))
 FULL = DiskFull(Path("x"), OSError(errno.ENOSPC, "No space left on device"))
@@ -289,8 +291,8 @@ def test_a_process_without_a_descriptor_ends_no_request(desk, monkeypatch, error
 
 
 def test_a_shortage_that_does_not_pass_ends_the_process_and_no_request(desk, monkeypatch):
-    monkeypatch.setattr(restorer_module, "SHORT_S", 0.1)
+    monkeypatch.setattr(restorer_module, "outlast", partial(outlast, lasts_s=0.1))
     desk.sessions.head_fails = NO_DESCRIPTOR
-    with pytest.raises(restorer_module.Short):
+    with pytest.raises(OSError, match="Too many open files"):
         desk.run(new())
     assert not desk.done and not desk.ended
