@@ -194,18 +194,19 @@ class WorkerStore(Store):
         return texts(self.run("reconcile", [self.keys.active], *arguments))
 
     def forget_jobs(self) -> None:
-        """Take what has expired out of the lists of jobs."""
+        """Take what has expired out of the lists of jobs, and out of RQ's registries."""
         while self.run("forget_jobs", [self.keys.jobs], FORGET_BATCH) == FORGET_BATCH:
             pass
-
-    def keep(self) -> None:
-        """Renew the expiry of the node's keys; forget in RQ's registries what has expired."""
-        ended = self.keys.registries()
         seconds, _ = self.redis.time()
         with self.redis.pipeline(transaction=False) as pipeline:
-            for key in ended:
+            for key in self.keys.registries():
                 pipeline.zremrangebyscore(key, 0, seconds)
-            for key in self.keys.lasting() + ended:
+            pipeline.execute()
+
+    def keep(self) -> None:
+        """Renew the expiry of the node's keys."""
+        with self.redis.pipeline(transaction=False) as pipeline:
+            for key in self.keys.lasting() + self.keys.registries():
                 pipeline.expire(key, KEEP_S)
             pipeline.execute()
 

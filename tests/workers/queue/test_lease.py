@@ -389,7 +389,7 @@ def test_rqs_registries_forget_what_expired(node):
     [item] = claim(node)
     finish(node, item)
     node.redis.zadd("lockstep:rq:finished:cpu", {"old": 1})
-    node.store.keep()
+    node.store.forget_jobs()
     assert node.redis.zrange("lockstep:rq:finished:cpu", 0, -1) == [b"r1"]
 
 
