@@ -28,7 +28,7 @@ from tests.chaos.remains import files, heavier, left
 from tests.chaos.storm import Storm
 from workers.wire import TERMINAL, EndEvent, Request, TokenEvent
 
-END_S, WEBHOOK_S, REST_S = 60.0, 40.0, 30.0
+END_S, WEBHOOK_S, REST_S = 180.0, 120.0, 60.0
 LOOK_S = 0.1
 Event = TokenEvent | EndEvent
 # a session's request may end so when its disk was full, or its files were taken away

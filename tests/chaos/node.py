@@ -11,6 +11,7 @@ import signal
 import socket
 import struct
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,12 +21,14 @@ import psutil
 from redis.exceptions import RedisError
 
 from tests.chaos.link import Link
-from tests.chaos.moody_receiver import SECRET
+from tests.chaos.moody_receiver import SECRET, MoodyReceiver
 from tests.node.running_node import PROGRAMS, ROOT, Node, wait_for
 from workers.model import catalog
+from workers.store import Store
 
 MODELS = ("tiny_llama", "tiny_qwen35", "tiny_qwen3")
 LEASE_S = 3.0
+START_S = 300.0  # on a machine that does much else
 DISK_MIB = 24  # of its own, where one may be mounted
 CACHE = ROOT / "build" / "chaos"
 # it promises nothing, so that it refuses nothing for being late, however slow the machine is
@@ -62,11 +65,16 @@ def packed(model: str) -> Path:
 
 
 class ChaosNode(Node):
-    """A node that is started again when a fault ends it. kills: how often it was."""
+    """A node that is started again when a fault ends it, and whoever receives its webhooks.
 
-    def __init__(self, home: Path, model: str, webhook_port: int) -> None:
+    kills  how often it was started again
+    """
+
+    def __init__(self, model: str) -> None:
+        home = Path(tempfile.mkdtemp(prefix="chaos-"))
         self.store_port, self.kills = free_port(), 0
-        self.model = model
+        self.model, self.receiver = model, MoodyReceiver()
+        self.baseline: dict[str, tuple[int, int]] = {}  # program: (descriptors, MiB) at the start
         self.points, self.clock = home / "kill_points", home / "clock"
         self.points.mkdir(parents=True)
         self.clock.write_bytes(bytes(8))
@@ -75,7 +83,7 @@ class ChaosNode(Node):
         for folder in self.disks:
             folder.mkdir(mode=0o700)
         self.has_disk = all([mount(folder) for folder in self.disks])
-        self.to_store, self.to_receiver = Link(self.store_port), Link(webhook_port)
+        self.to_store, self.to_receiver = Link(self.store_port), Link(self.receiver.port)
         super().__init__(
             home,
             free_port(),
@@ -95,6 +103,9 @@ class ChaosNode(Node):
             LOCKSTEP_KILL_POINTS=str(self.points),
             LD_PRELOAD=str(clock_library()),
             CHAOS_CLOCK=str(self.clock),
+        )
+        self.store = Store(
+            f"redis://127.0.0.1:{self.store_port}/0", self.store.keys, timeout_s=30.0
         )
         self.procfile, self.is_linked = home / "Procfile", False
         self.write_procfile()
@@ -123,7 +134,25 @@ class ChaosNode(Node):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        wait_for(self.is_whole, f"whole\n{self.tail()}")
+        wait_for(self.is_whole, f"whole\n{self.tail()}", START_S)
+
+    @property
+    def has_begun(self) -> bool:
+        return hasattr(self, "honcho")
+
+    def begin(self, *, linked: bool) -> None:
+        """Start it for the first time."""
+        self.write_procfile(linked=linked)
+        self.start()
+        self.baseline = self.burdens()
+
+    def burdens(self) -> dict[str, tuple[int, int]]:
+        """Of each program: (open descriptors, MiB resident)."""
+        found = {}
+        for name, process in self.all_running():
+            with suppress(psutil.NoSuchProcess):
+                found[name] = (process.num_fds(), process.memory_info().rss >> 20)
+        return found
 
     def is_whole(self) -> bool:
         """Both pools, the router and the door are ready. Raises AssertionError: it has ended."""
@@ -191,13 +220,14 @@ class ChaosNode(Node):
 
     def end_all(self) -> None:
         """Whatever happened: no process, no mount, no folder is left."""
-        if hasattr(self, "honcho"):
+        if self.has_begun:
             for _, process in self.all_running():
                 resume(process)
             self.kill()
             wait_for(lambda: not self.left_over(), "ended", 20)
         self.to_store.close()
         self.to_receiver.close()
+        self.receiver.stop()
         for folder in self.disks if self.has_disk else ():
             wait_for(lambda folder=folder: unmounted(folder), f"{folder} is free", 20)
         shutil.rmtree(self.home, ignore_errors=True)

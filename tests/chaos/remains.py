@@ -7,7 +7,7 @@ from contextlib import closing
 from redis.exceptions import ResponseError
 
 from kv_tier.dump import examine
-from tests.chaos.storm import Storm, burdens
+from tests.chaos.storm import Storm
 from workers.wire import GROUP, PoolLoad
 
 MORE_DESCRIPTORS, MORE_MIB = 24, 48  # than at the start
@@ -92,8 +92,8 @@ def reserved_bytes(storm: Storm) -> int:
 
 
 def heavier(storm: Storm) -> Iterator[str]:
-    for name, (descriptors, mib) in burdens(storm.node).items():
-        before, mib_before = storm.baseline.get(name, (descriptors, mib))
+    for name, (descriptors, mib) in storm.node.burdens().items():
+        before, mib_before = storm.node.baseline.get(name, (descriptors, mib))
         if descriptors > before + MORE_DESCRIPTORS:
             yield f"burden: {name} has {descriptors} descriptors, {before} at the start"
         if mib > mib_before + MORE_MIB:

@@ -6,7 +6,6 @@ start ─► clients ask ──────────────────�
 
 import random
 import shutil
-import tempfile
 import threading
 import time
 import traceback
@@ -20,7 +19,6 @@ import msgspec
 import psutil
 from redis.exceptions import RedisError
 
-from tests.chaos.moody_receiver import MoodyReceiver
 from tests.chaos.node import ChaosNode, resume
 from tests.chaos.workload import Client, Record, code_of, insist
 from tests.node.running_node import wait_for
@@ -29,7 +27,7 @@ from workers.wire import TERMINAL
 CLIENTS = 3
 LOOK_S = 0.1
 LOAD_S = 5.0  # clients ask for so long at least
-CALM_S = 60.0  # until the node must be whole again
+CALM_S = 180.0  # until the node must be whole again
 
 
 @dataclass(frozen=True)
@@ -85,27 +83,24 @@ class Storm:
     def __init__(
         self,
         seed: int,
-        model: str,
+        node: ChaosNode,
         faults: Sequence[Fault],
         pace_s: float,
         check: Callable[["Storm"], list[str]],
     ) -> None:
-        self.check = check
-        self.seed, self.faults, self.pace_s = seed, faults, pace_s
+        """node: a new one, or one on which an earlier run has ended well."""
+        self.seed, self.node, self.faults = seed, node, faults
+        self.pace_s, self.check = pace_s, check
         self.begin = time.monotonic()
         self.chance = random.Random(f"{seed} faults")
-        self.receiver = MoodyReceiver()
-        home = Path(tempfile.mkdtemp(prefix="chaos-"))
-        self.node = ChaosNode(home, model, self.receiver.port)
+        self.receiver = node.receiver
+        self.receiver.deliveries.clear()
         self.record, self.seen = Record(), Seen()
-        self.is_cut, self.cut_ids = (
-            False,
-            set[str](),
-        )  # the log was; whose acceptance with it
-        self.baseline: dict[str, tuple[int, int]] = {}  # program: (descriptors, MiB)
-        self.outcome = Outcome(seed, model, [])
+        self.is_cut, self.cut_ids = False, set[str]()  # the log was; whose acceptance with it
+        self.outcome = Outcome(seed, node.model, [])
         self.clients: list[Client] = []
         self.over = threading.Event()
+        self.kills_before = node.kills
 
     @property
     def url(self) -> str:
@@ -158,7 +153,7 @@ class Storm:
     # --- a run ---
 
     def run(self, logs: Path | None = None) -> Outcome:
-        """Gives what came of it, whatever happens; nothing is left of the node.
+        """Gives what came of it, whatever happens; the node is left to the caller.
 
         logs  where its log is kept if anything was wrong
         """
@@ -170,21 +165,20 @@ class Storm:
             self.outcome.violations.append(f"harness: {traceback.format_exc()[-1500:]}")
         finally:
             self.over.set()
-            if logs is not None and self.outcome.violations:
-                logs.mkdir(parents=True, exist_ok=True)
-                shutil.copy(self.node.log, logs / f"{self.seed}.log")
-            self.node.end_all()
-            self.receiver.stop()
+            for client in self.clients:
+                client.enough.set()
+        if logs is not None and self.outcome.violations:
+            logs.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self.node.log, logs / f"{self.seed}.log")
         self.outcome.seconds = round(time.monotonic() - self.begin, 1)
         self.outcome.asked = len(self.record.asked)
-        self.outcome.starts = 1 + self.node.kills
+        self.outcome.starts = 1 + self.node.kills - self.kills_before
         return self.outcome
 
     def rage(self) -> None:
-        self.node.write_procfile(linked=any(fault.linked for fault in self.faults))
-        self.node.start()
+        if not self.node.has_begun:
+            self.node.begin(linked=any(fault.linked for fault in self.faults))
         self.phase("whole")
-        self.baseline = burdens(self.node)
         url = f"http://127.0.0.1:{self.node.to_receiver.port}/hook"
         self.clients = [
             Client(self.node, self.record, self.seed, number, url) for number in range(CLIENTS)
@@ -237,12 +231,3 @@ class Storm:
             if self.seen.ends.setdefault(request_id, end) != end:
                 self.seen.changed.append(f"{request_id}: {self.seen.ends[request_id]} then {end}")
                 self.seen.ends[request_id] = end
-
-
-def burdens(node: ChaosNode) -> dict[str, tuple[int, int]]:
-    """Of each program: (open descriptors, MiB resident)."""
-    found = {}
-    for name, process in node.all_running():
-        with suppress(psutil.NoSuchProcess):
-            found[name] = (process.num_fds(), process.memory_info().rss >> 20)
-    return found

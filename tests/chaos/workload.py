@@ -102,7 +102,7 @@ class Client(threading.Thread):
         super().__init__(daemon=True, name=f"client-{number}")
         self.node, self.record, self.hook_url = node, record, hook_url
         self.number, self.prefix = number, f"s{seed}-{number}"
-        self.own = f"own-{number}"
+        self.own, self.shared = f"own-{self.prefix}", [f"shared-{seed}-{n}" for n in range(2)]
         self.chance = random.Random(f"{seed} client {number}")
         self.enough = threading.Event()
         self.sent = 0
@@ -149,7 +149,7 @@ class Client(threading.Thread):
         if drawn < 0.25:
             return self.own if self.has_ended(self.last_of_own) else None
         if drawn < 0.35:
-            return self.chance.choice(["shared-0", "shared-1"])
+            return self.chance.choice(self.shared)
         return GONE if drawn < 0.38 else None
 
     def kind(self) -> dict[str, Any]:

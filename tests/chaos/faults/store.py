@@ -1,8 +1,11 @@
 """Faults of Redis: its log torn or cut, its memory full, its clients cut off, its keys emptied."""
 
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
+from redis import Redis
 from redis.exceptions import RedisError
 
 from tests.chaos.log_cut import cut
@@ -114,9 +117,17 @@ def suspended_workers(storm: Storm) -> None:
 
 
 def busy_store(storm: Storm) -> None:
-    """Somebody's script takes seconds: all others wait, and after five of them hear BUSY."""
-    text = "local n = 0 for i = 1, tonumber(ARGV[1]) do n = n + i % 7 end return n"
-    storm.node.store.redis.eval(text, 0, storm.chance.choice([60, 150, 250]) * 1_000_000)
+    """Somebody's script does not end: all others wait, and after five seconds hear BUSY."""
+    thread = threading.Thread(target=run_for_ever, args=(storm.node.store.blocking(60.0),))
+    thread.start()
+    storm.sleep(1, 8)
+    insist_on(storm.node.store.redis.script_kill)
+    thread.join()
+
+
+def run_for_ever(redis: Redis) -> None:
+    with suppress(RedisError):  # it is killed
+        redis.eval("while true do end", 0)
 
 
 def insist_on(action: Callable[[], object]) -> None:
@@ -125,6 +136,8 @@ def insist_on(action: Callable[[], object]) -> None:
         try:
             action()
             return
-        except RedisError:
+        except RedisError as error:
+            if str(error).startswith("NOTBUSY"):
+                return
             time.sleep(0.1)
     raise AssertionError("the store does not answer")
