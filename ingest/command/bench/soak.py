@@ -1,13 +1,14 @@
 """`lockstep bench soak`: a whole node under many jobs at once for a long time; is it flat?
 
-The node is our own (store, api, router, cpu pool, webhooks) over a temporary home, with results
-that expire soon, so that after the warm-up as much goes as comes.
+The node is our own over a temporary home: store, api, router, cpu pool and webhooks, each behind
+its keeper, with results that expire soon, so that after the warm-up as much goes as comes.
 
     | warm-up | measured: samples every few seconds | drain | results expire: what is left? |
 """
 
 import asyncio
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,12 +25,15 @@ from workers.wire import Keys
 
 RESULT_TTL_S: Final = 60
 AFTER_S: Final = 30.0  # beyond the life of a result, until nothing of it may be left
-PROGRAMS: Final = {
-    "store": ["workers.store_server"],
-    "api": ["ingest"],
-    "router": ["router"],
-    "cpu": ["workers.pool", "cpu"],
-    "webhooks": ["workers.webhook"],
+PROGRAMS: Final = {  # each behind its keeper, as the Procfile has them
+    name: ["workers.keeper", name, sys.executable, "-m", *program]
+    for name, program in {
+        "store": ["workers.store_server"],
+        "api": ["ingest"],
+        "router": ["router"],
+        "cpu": ["workers.pool", "cpu"],
+        "webhooks": ["workers.webhook"],
+    }.items()
 }
 OPTIONS: Final = {
     "LOCKSTEP_RESULT_TTL_S": str(RESULT_TTL_S),

@@ -7,6 +7,7 @@ request is left in the store once its result has expired.
 
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,9 +18,11 @@ from typing import Any, Final
 from ingest.command.bench.own_node import Node
 from ingest.command.bench.serve.summary import percentile
 from ingest.command.bench.soak_load import Record
+from ingest.command.failure import Failure
 from workers.store import Store
 
 MIB: Final = 2**20
+RESTART_LOOKS: Final = 20
 GROWTH_MOST: Final = 1.0  # MiB in ten minutes
 SLOWER_MOST: Final = 1.2
 STATUS: Final = {"resident": "VmRSS", "anonymous": "RssAnon", "threads": "Threads"}
@@ -42,11 +45,21 @@ class Sample:
 
 
 def sample(node: Node, store: Store, at_s: float) -> Sample:
-    found = {name: process_now(process.pid) for name, process in node.processes.items()}
+    found = {name: process_now(kept_by(p.pid)) for name, p in node.processes.items()}
     info: dict[str, Any] = store.redis.info("memory")
     sizes = file_sizes(node.home / "kv")
     keys = int(store.redis.dbsize())
     return Sample(at_s, found, info["used_memory"], keys, len(sizes), sum(sizes))
+
+
+def kept_by(keeper: int) -> int:
+    """The process behind a keeper, as soon as it runs. Raises Failure."""
+    for _ in range(RESTART_LOOKS):
+        children = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+        if children and "VmRSS" in Path(f"/proc/{children[0]}/status").read_text():
+            return int(children[0])
+        time.sleep(1.0)
+    raise Failure(f"bench soak: a process did not come back within {RESTART_LOOKS} s")
 
 
 def process_now(pid: int) -> dict[str, int]:
@@ -54,7 +67,7 @@ def process_now(pid: int) -> dict[str, int]:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     status = dict(line.split(":", 1) for line in lines if ":" in line)
     found = {name: int(status[key].split()[0]) for name, key in STATUS.items()}
-    return {**found, "open_files": len(list(Path(f"/proc/{pid}/fd").iterdir()))}
+    return {**found, "pid": pid, "open_files": len(list(Path(f"/proc/{pid}/fd").iterdir()))}
 
 
 def file_sizes(folder: Path) -> list[int]:
@@ -68,10 +81,14 @@ def file_sizes(folder: Path) -> list[int]:
 
 
 def growth(samples: Sequence[Sample], process: str, what: str = "resident") -> float:
-    """MiB in ten minutes: the slope of the line of least squares; what: in KiB."""
-    xs = [one.at_s / 600 for one in samples]
-    ys = [one.processes[process][what] / 1024 for one in samples]
-    return slope(xs, ys)
+    """MiB in ten minutes: the slope of the line of least squares; what: in KiB.
+
+    Of a process that was restarted: since then.
+    """
+    pid = samples[-1].processes[process]["pid"]
+    here = [one for one in samples if one.processes[process]["pid"] == pid]
+    xs = [one.at_s / 600 for one in here]
+    return slope(xs, [one.processes[process][what] / 1024 for one in here])
 
 
 def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
@@ -121,6 +138,7 @@ def rows_of(samples: Sequence[Sample]) -> list[dict[str, Any]]:
             "resident_mib": [round(one[name]["resident"] / 1024, 1) for one in (first, last)],
             "growth_mib_per_10min": round(growth(samples, name), 2),
             "anonymous_growth": round(growth(samples, name, "anonymous"), 2),
+            "restarts": len({one.processes[name]["pid"] for one in samples}) - 1,
             "threads": [one[name]["threads"] for one in (first, last)],
             "open_files": [one[name]["open_files"] for one in (first, last)],
         }

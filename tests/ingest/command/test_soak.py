@@ -9,8 +9,8 @@ FLAT = [{"process": "api", "growth_mib_per_10min": 0.9}]
 PARTS = [{"p99_ms": 100}, {"p99_ms": 300}, {"p99_ms": 120}]
 
 
-def sample(at_s, resident_kib):
-    told = {"resident": resident_kib, "anonymous": 0, "threads": 1, "open_files": 3}
+def sample(at_s, resident_kib, pid=7):
+    told = {"pid": pid, "resident": resident_kib, "anonymous": 0, "threads": 1, "open_files": 3}
     return Sample(at_s, {"api": told}, store_bytes=0, keys=0, files=0, file_bytes=0)
 
 
@@ -22,6 +22,12 @@ def test_growth_is_the_slope_of_a_line_through_all_looks():
     assert growth(looks, "api") == pytest.approx(2)
     (row,) = rows_of(looks)
     assert (row["resident_mib"], row["growth_mib_per_10min"]) == ([100.0, 106.0], 2.0)
+
+
+def test_a_process_that_was_restarted_grows_from_then_on():
+    looks = [sample(0, 1024 * 900), sample(600, 1024 * 100, 8), sample(1200, 1024 * 101, 8)]
+    (row,) = rows_of(looks)
+    assert (row["restarts"], row["growth_mib_per_10min"]) == (1, 1.0)
 
 
 def test_thirds_count_what_finished_by_when_it_was_sent():
