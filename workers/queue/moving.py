@@ -16,7 +16,7 @@ from kernels.ops import BLOCK_TOKENS
 from workers.log import logger
 from workers.placed import placed
 from workers.queue.emitter import Emitter, Written
-from workers.session.writer import Suspended
+from workers.session.suspended import Suspended
 from workers.wire import POOLS
 from workers.worker_store import Claimed, WorkerStore
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from workers.queue.messages import Do, Message
 from workers.queue.servant import Clerk
-from workers.session.writer import Suspended, Writer
+from workers.session.suspended import Suspended
+from workers.session.writer import Writer
 from workers.wire import Request
 
 if TYPE_CHECKING:

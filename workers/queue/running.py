@@ -17,8 +17,8 @@ from workers.queue.runner import Runner
 from workers.queue.wishes import Wishes
 from workers.session.keeper_of_sessions import Ended
 from workers.session.part import SessionPart
+from workers.session.suspended import Suspended
 from workers.session.turn import OpenTurn, Prepared
-from workers.session.writer import Suspended
 from workers.wire import EndEvent
 from workers.worker_store import Claimed
 

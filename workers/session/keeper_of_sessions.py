@@ -29,8 +29,9 @@ from workers.queue.patience import Result, patiently
 from workers.queue.servant import Clerk
 from workers.session.backing import Backing
 from workers.session.shortage import outlast
+from workers.session.suspended import Suspended
 from workers.session.turn import NotOurs, OpenTurn, log_of
-from workers.session.writer import Suspended, Writer
+from workers.session.writer import Writer
 from workers.wire import EndEvent
 from workers.worker_store import Claimed, WorkerStore
 

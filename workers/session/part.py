@@ -22,8 +22,9 @@ from workers.queue.wishes import Wishes
 from workers.session.backing import Backing
 from workers.session.keeper_of_sessions import KeeperOfSessions
 from workers.session.restorer import Restorer
+from workers.session.suspended import Suspended
 from workers.session.turn import Prepared
-from workers.session.writer import Suspended, Writer
+from workers.session.writer import Writer
 from workers.wire import EndEvent, Request
 from workers.worker_store import Claimed, WorkerStore
 

@@ -19,22 +19,21 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from redis.exceptions import RedisError
 
 from kernels.arrays import DeviceError
-from kv_tier.chain import BLOCK_TOKENS
 from kv_tier.files import DiskError
 from kv_tier.format import Kind, NewerVersion
-from kv_tier.manifest import Manifest
 from kv_tier.sessions import StaleFence
 from workers.engine.kept import Kept
 from workers.log import logger
 from workers.queue.servant import Servant
 from workers.session.backing import Backing, without_waiting
+from workers.session.suspended import Suspended, computed_of, urgency_of
 from workers.session.turn import with_kv, with_state
 from workers.wire import full_id
 from workers.worker_store import WorkerStore
@@ -48,27 +47,6 @@ FIRST_COLLECT_S: Final = 30.0
 STATE_EVERY_MS: Final = 30_000  # of a turn that runs: a state is as large as much of its KV
 PAUSE_S: Final = 30.0  # after a write behind that failed: the end of the turn tries again
 NICE: Final = 5  # steps come first where cores are short
-
-
-@dataclass(eq=False, slots=True)
-class Suspended:
-    """What is to be written.
-
-    session   full id; "" of a request that is handed over or handed back in the middle of its turn
-    manifest  the session's newest, to be followed by one that names what was written; None: none is
-    then      called in the writer's thread when all is written, or could not be
-    is_behind its sequence goes on: it holds the same memory, so nothing is gained by a hurry
-    """
-
-    kept: Kept
-    session: str = ""
-    manifest: Manifest | None = None
-    then: Callable[[], object] | None = None
-    is_behind: bool = False
-    is_urgent: bool = False
-    is_kv_written: bool = False
-    is_busy: bool = False
-    since: float = field(default_factory=time.monotonic)
 
 
 class Writer(Servant):
@@ -352,19 +330,6 @@ class Writer(Servant):
         if not entry.is_busy:
             self.entries.remove(entry)
             self.release(entry.kept)
-
-
-def computed_of(kept: Kept) -> set[tuple[Kind, bytes]]:
-    """The objects that hold what was computed for it: not those that it began with."""
-    first = kept.num_reused // BLOCK_TOKENS
-    computed: set[tuple[Kind, bytes]] = {("block", key) for key, _ in kept.blocks[first:]}
-    return computed if kept.state is None else computed | {("state", kept.state[0])}
-
-
-def urgency_of(entry: Suspended) -> tuple[bool, bool, float]:
-    """Who is written first: who is waited for; what ended before what goes on, or rests."""
-    is_awaited = entry.is_urgent or entry.then is not None
-    return (not is_awaited, entry.is_kv_written or entry.is_behind, entry.since)
 
 
 def step_aside() -> None:

@@ -11,7 +11,8 @@ import pytest
 from kv_tier.files import DiskFull
 from tests.workers.session.fakes import FakeBacking, FakeStore, kept_of, manifest_of
 from workers.session import writer as writer_module
-from workers.session.writer import Suspended, Writer
+from workers.session.suspended import Suspended
+from workers.session.writer import Writer
 
 FULL = DiskFull(Path("x"), OSError(errno.ENOSPC, "No space left on device"))
 
