@@ -8,7 +8,6 @@ was lost, doubled, wrong, or left.
 """
 
 import argparse
-import os
 import random
 import signal
 import sys
@@ -17,8 +16,6 @@ from collections import Counter
 from pathlib import Path
 
 import msgspec
-
-os.environ["RQ_KEY_PREFIX"] = "nodetest:rq"  # rq reads it when it is first imported
 from rich.console import Console
 from rich.table import Table
 
