@@ -69,6 +69,7 @@ class Output:
         self.pieces: list[str] = []  # of its text
         self.logprobs: list[Json] = []
         self.blank = ""  # at the beginning, not told yet
+        self.held: list[Json] = []  # log probabilities of what is not told yet
 
     def begin(self) -> Iterator[Event]:
         yield "created", {"response": self.response}
@@ -110,19 +111,27 @@ class Output:
 
     def _grow(self, kind: str, text: str, logprobs: Sequence[Json] = ()) -> Iterator[Event]:
         if self.item is None or self.item["type"] != kind:
-            if kind == "message" and not logprobs and not text.strip():
-                self.blank = "" if self.response["output"] else self.blank + text
-                return  # empty lines before and between calls are no message
+            if kind == "message" and not text.strip():
+                self._hold(text, logprobs)
+                return
             yield from self._close()
             yield from self._open(kind)
             if kind == "message":
-                text = self.blank + text
+                text, logprobs = self.blank + text, [*self.held, *logprobs]
         self.pieces.append(text)
         self.logprobs += logprobs
         delta: Json = {**self._place(kind != "function_call"), "delta": text}
         if kind == "message":
             delta["logprobs"] = list(logprobs)
         yield f"{DELTAS[kind]}.delta", delta
+
+    def _hold(self, text: str, logprobs: Sequence[Json]) -> None:
+        """Empty lines, and the tokens of marks: before a message they are its, else nobody's."""
+        if self.response["output"]:
+            self.blank, self.held = "", []
+        else:
+            self.blank += text
+            self.held += logprobs
 
     def _close(self, status: str = "completed") -> Iterator[Event]:
         item = self.item
@@ -156,8 +165,8 @@ class Output:
     def _end(self, end: EndPiece) -> Iterator[Event]:
         if not self.response["output"]:
             yield from self._open("message")
-            if self.blank:
-                yield from self._grow("message", self.blank)
+            if self.blank or self.held:
+                yield from self._grow("message", self.blank, self.held)
         is_cut = end.finish_reason == "length"
         status = "incomplete" if is_cut else "completed"
         yield from self._close(status)

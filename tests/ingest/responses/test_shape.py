@@ -80,3 +80,34 @@ def test_nothing_that_was_said_is_missing(pieces):
     said = [item["content"][0]["text"] for item in output if item["type"] == "message"]
     words = "".join(p.text for p in pieces if isinstance(p, TextPiece))
     assert "".join("".join(said).split()) == "".join(words.split())
+
+
+class Letters:
+    """A text model in which token 65 is an A."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id])
+
+
+def test_tokens_that_say_nothing_cut_neither_a_call_nor_a_thought():
+    """Log probabilities come with each token, also with those of marks and of arguments."""
+    silent = TextPiece("", (((66, -1.0),),))
+    pieces = [
+        *(silent, ReasoningPiece("Hm"), silent, ReasoningPiece("m."), silent),
+        *(ToolCallPiece(0, "call_0", "f", ""), silent, ToolCallPiece(0, "", "", "{}"), silent),
+    ]
+    output = Output(head_of(REQUEST, "resp_1", {}), REQUEST, Letters())
+    for piece in pieces:
+        list(output.piece(piece))
+    kinds = [item["type"] for item in output.response["output"]]
+    assert kinds == ["reasoning", "function_call"]
+
+
+def test_log_probabilities_of_what_is_told_later_come_with_it():
+    """A token may hold half of a letter: it gives no text yet."""
+    output = Output(head_of(REQUEST, "resp_1", {}), REQUEST, Letters())
+    pieces = [TextPiece("", (((66, -1.0),),)), TextPiece("\n"), TextPiece("A", (((65, -2.0),),))]
+    said = [event for piece in pieces for event in output.piece(piece)]
+    (delta,) = [fields for kind, fields in said if kind == "output_text.delta"]
+    assert delta["delta"] == "\nA"
+    assert [named["token"] for named in delta["logprobs"]] == ["B", "A"]
