@@ -131,6 +131,10 @@ class Turn:
         self._visit, self._reader = visit, reader
         self._reasoning_tokens = 0
 
+    async def left(self) -> None:
+        """The client has gone, and the request goes on without it."""
+        self._visit.leave()
+
     async def pieces(self) -> AsyncIterator[list[Piece]]:
         """What came since the last, in order; the last list ends with the EndPiece.
 

@@ -10,7 +10,7 @@ A response whose client goes before its end is cancelled, unless it was asked fo
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -26,8 +26,8 @@ from ingest.pages import page_of, whole_number
 from ingest.renamed import in_words_of
 from ingest.responses.asked import NAMES, check
 from ingest.responses.chain import UNDER_WAY
-from ingest.responses.going import again, begun, frames, settled, unknown, whole
-from ingest.responses.items import Json, refused
+from ingest.responses.going import Going, again, begun, frames, settled, unknown, whole
+from ingest.responses.items import Json
 from ingest.responses.kept import Kept, Shelf
 from ingest.sse import EventStream, json_response, unless_gone
 from workers.wire import full_id
@@ -36,6 +36,7 @@ routes = APIRouter(dependencies=[needs("infer")])
 
 CANCEL_S: Final = 5.0  # a pool stops within a step
 LIMIT, LIMIT_MAX = 20, 100
+EVENTS_MAX = 10**9 - 1
 
 
 @routes.post("/v1/responses")
@@ -47,9 +48,9 @@ async def create(request: Request) -> Response:
     with in_words_of(NAMES):
         going = await begun(desk, key_of(request), body, request.headers)
     if body.get("stream"):
-        on_gone = None if body.get("background") else going.turn.gone
-        return EventStream(frames(going), on_gone)
+        return EventStream(frames(going), leaving(going, body))
     if body.get("background"):
+        await going.turn.left()
         return json_response(going.output.response)
     async with unless_gone(whole(going), request.receive) as collecting:
         if not collecting.done():
@@ -64,10 +65,10 @@ async def show(response_id: str, request: Request) -> Response:
     shelf = Shelf(desk.store, key_of(request).tenant)
     kept = await found(shelf, response_id)
     if request.query_params.get("stream") == "true":
-        after = request.query_params.get("starting_after", "-1")
-        if not after.removeprefix("-").isdigit() or len(after) > 9:
-            raise refused("starting_after", "must be the number of an event")
-        return EventStream(frames(await again(desk, shelf, kept), int(after)))
+        given = request.query_params.get("starting_after")
+        after = -1 if given is None else whole_number("starting_after", given, 0, EVENTS_MAX)
+        going = await again(desk, shelf, kept)
+        return EventStream(frames(going, after), leaving(going, kept.response))
     await settled(desk, shelf, kept)
     return json_response(kept.response)
 
@@ -90,6 +91,7 @@ async def cancel(response_id: str, request: Request) -> Response:
         going = await again(desk, shelf, kept)
         with suppress(TimeoutError, ApiError):
             await asyncio.wait_for(whole(going), CANCEL_S)
+        await going.turn.left()
         kept.response = going.output.response
     return json_response(kept.response)
 
@@ -101,6 +103,11 @@ async def delete(response_id: str, request: Request) -> Response:
     if not await run_sync(shelf.delete, response_id):
         raise unknown(response_id)
     return json_response({"id": response_id, "object": "response", "deleted": True})
+
+
+def leaving(going: Going, asked: Json) -> Callable[[], Awaitable[None]]:
+    """What its stream does when its client goes: work in the background goes on."""
+    return going.turn.left if asked.get("background") else going.turn.gone
 
 
 async def found(shelf: Shelf, response_id: str) -> Kept:

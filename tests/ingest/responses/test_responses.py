@@ -116,6 +116,38 @@ def test_in_the_background_it_can_be_cancelled(door, node, wait_until):
     assert door.openai.responses.retrieve(response.id).status == "cancelled"
 
 
+@pytest.mark.parametrize("number", ["\u00b2", "-\u00b2", "-1", "1e3", "", "9" * 30])
+def test_a_number_that_is_none_is_refused(door, node, number):
+    asked = {"stream": "true", "starting_after": number}
+    told = door.http.get(f"/v1/responses/{ask(door).id}", params=asked)
+    assert told.status_code == 400
+    assert told.json()["error"]["param"] == "starting_after"
+
+
+def test_who_watched_and_left_does_not_keep_it_from_being_cancelled(door, node, wait_until):
+    node.play = Play(pause_after=2)
+    asking = ask(door, stream=True)
+    response = next(iter(asking)).response
+    watching = door.openai.responses.retrieve(response.id, stream=True)
+    next(iter(watching))
+    watching.close()
+    wait_until(lambda: door.desk.visitors.waiting[response.id] == 1)
+    asking.close()
+    wait_until(lambda: door.desk.store.job(response.id)["status"] == "cancelled")
+
+
+def test_who_watched_and_left_cancels_nothing_in_the_background(door, node, wait_until):
+    node.play = Play(pause_after=2)
+    response = ask(door, background=True)
+    wait_until(lambda: node.requests and node.store.tokens(response.id))
+    watching = door.openai.responses.retrieve(response.id, stream=True)
+    next(iter(watching))
+    watching.close()
+    wait_until(lambda: not door.desk.visitors.waiting)
+    node.go.set()
+    wait_until(lambda: door.openai.responses.retrieve(response.id).status == "completed")
+
+
 def test_one_that_fails_is_an_error_and_the_last_event(door, node):
     node.play = Play(end=EndEvent(status="failed", code="numeric_error", error="not finite"))
     with pytest.raises(openai.InternalServerError, match="not finite"):
