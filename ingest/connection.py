@@ -18,7 +18,7 @@ import h11
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ingest.errors import ApiError, error_object
+from ingest.errors import BAD_HTTP, ApiError, error_object
 
 HEAD_S: Final = 15.0
 GRACE_S: Final = 15.0
@@ -97,7 +97,7 @@ class Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP gets our error object as well."""
-        self.refuse(ApiError(400, msg, code="bad_http"))
+        self.refuse(ApiError(400, msg, code=BAD_HTTP))
 
     # --- who is slow ---
 

@@ -21,6 +21,7 @@ RETRY_STORE_S: Final = 2  # how soon it is worth asking again when the store is 
 RETRY_FULL_S: Final = 10  # and when it takes nothing more
 # a refused upload is read and thrown away for so long, so that the client sees why
 LINGER_S: Final = 5.0
+BAD_HTTP: Final = "bad_http"
 
 TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 ANTHROPIC: Final = "/v1/messages"  # below it errors have the shape that Anthropic's clients read
@@ -98,6 +99,8 @@ def error_response(error: ApiError, path: str = "") -> Response:
         headers["Retry-After"] = str(error.retry_after_s)
     if error.retry_after_ms is not None:
         headers["retry-after-ms"] = str(error.retry_after_ms)
+    if error.code == BAD_HTTP:
+        headers["Connection"] = "close"  # where the next request begins is not sure
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     kind = LingeringResponse if error.status == 413 else Response

@@ -12,11 +12,12 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ingest.errors import ApiError, error_response
+from ingest.errors import BAD_HTTP, ApiError, error_response
 
 URL_BYTES_MAX: Final = 8 << 10  # path and query
 HEAD_BYTES_MAX: Final = 32 << 10  # names and values of all headers
 HEADERS_MAX: Final = 100
+BOTH_LENGTHS: Final = {b"content-length", b"transfer-encoding"}  # which counts, proxies differ in
 DEPTH_MAX: Final = 64  # the published schema needs 8; tools bring schemas of their own
 CONTAINERS_MAX: Final = 50_000  # arrays and objects
 STRINGS_MAX: Final = 200_000  # names and values
@@ -50,6 +51,9 @@ def check_head(scope: Scope) -> ApiError | None:
     if len(headers) > HEADERS_MAX or num_bytes > HEAD_BYTES_MAX:
         limit = f"{HEADERS_MAX} headers and {HEAD_BYTES_MAX} bytes of them"
         return ApiError(431, f"the request has more than {limit}", code="head_too_large")
+    if {name for name, _ in headers} >= BOTH_LENGTHS:
+        reason = "Content-Length and Transfer-Encoding exclude each other"
+        return ApiError(400, reason, code=BAD_HTTP)
     return None
 
 

@@ -137,6 +137,12 @@ def test_lengths_that_contradict_each_other_are_refused(raw):
         assert read_all(raw(POST + b"Connection: close\r\n" + head)).startswith(b"HTTP/1.1 4"), head
 
 
+def test_behind_a_body_of_two_lengths_there_is_no_second_request(raw):
+    both = b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    told = read_all(raw(POST + both + b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"))
+    assert told.startswith(b"HTTP/1.1 400") and told.count(b"HTTP/1.1") == 1
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET /heal", POST, POST + b"X: y\r\n"])
 def test_a_head_that_does_not_come_is_not_waited_for(make_config, raw, sent):
     """Slowloris."""
