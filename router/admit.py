@@ -36,7 +36,7 @@ from router.refusal import Refused, shown
 from router.sampling import sampling_params
 from workers.address import Networks
 from workers.text.text_model import TextModel
-from workers.traceparent import traceparent_of
+from workers.trace.parent import traceparent_of
 from workers.wire import DEFAULT_TENANT, SLA_CLASSES, Request, WebhookTarget, full_id
 
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -35,7 +35,7 @@ VOCABULARY = {
     "workers.promises",
     "workers.timings",
     "workers.histograms",
-    "workers.traceparent",
+    "workers.trace.parent",
     "workers.job_list",
     "workers.script",
     "workers.text",

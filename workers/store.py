@@ -14,7 +14,7 @@ from redis.exceptions import OutOfMemoryError, RedisError
 
 from workers.script import Value, flat, text, texts
 from workers.store_reading import StoreReading
-from workers.traceparent import new_traceparent
+from workers.trace.parent import new_traceparent
 from workers.wire import (
     GROUP,
     KEEP_S,

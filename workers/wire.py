@@ -77,7 +77,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tools          the functions that a session's template is told of; else they are in token_ids
     grammar        of the answer, as workers/text/grammar.py makes it; "": it is free
     composed       token_ids is the whole prompt, the session's earlier turns included
-    traceparent    where its trace goes on (workers/traceparent.py); "": it has none
+    traceparent    where its trace goes on (workers/trace/parent.py); "": it has none
     """
 
     v: int = VERSION

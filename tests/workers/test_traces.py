@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.store import Store
-from workers.trace_export import Teller, otlp
-from workers.trace_spans import onward, request_spans, webhook_span
-from workers.traceparent import new_traceparent, traceparent_of
+from workers.trace.export import Teller, otlp
+from workers.trace.parent import new_traceparent, traceparent_of
+from workers.trace.spans import onward, request_spans, webhook_span
 from workers.wire import EndEvent, Keys, Request, SamplingParams, WebhookTarget
 from workers.worker_store import WorkerStore
 

@@ -75,7 +75,7 @@ local function tell_of_request(job, flat)
   end
 end
 
--- What is to be told as a trace (workers/trace_export.py); bounded.
+-- What is to be told as a trace (workers/trace/export.py); bounded.
 local function trace(what, id)
   redis.pcall('XADD', P .. ':traces', 'MAXLEN', '~', 10000, '*', 'what', what, 'id', id)
   redis.pcall('EXPIRE', P .. ':traces', RESULT_TTL_S)

@@ -29,7 +29,7 @@ def build_worker(config: Settings) -> "WebhookWorker":
     """Raises ValueError with a sentence for a setting that cannot be used."""
     store = WorkerStore.of(config)  # before rq is imported: it reads its key prefix from there
     from workers.queue.slot import take_slot
-    from workers.trace_export import start as start_traces
+    from workers.trace.export import start as start_traces
     from workers.webhook.deliver import Way
     from workers.webhook.schedule import parse_schedule
     from workers.webhook.sender import Sender

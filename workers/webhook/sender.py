@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from workers.store import Store
-from workers.trace_spans import onward
+from workers.trace.spans import onward
 from workers.webhook.deliver import Outcome, Way, attempt
 from workers.webhook.event import compose, compose_start, message_id, split_name
 from workers.webhook.sign import NoSecret, headers, read_secrets

@@ -1,6 +1,6 @@
 """The thread that tells traces: takes what has ended from the store, and sends it by OTLP.
 
-    lockstep:traces ──XREADGROUP──► job's record ──► trace_spans.py ──► LOCKSTEP_TRACES/v1/traces
+    lockstep:traces ──XREADGROUP──► job's record ──► spans.py ──► LOCKSTEP_TRACES/v1/traces
 
 It stands beside the webhooks, with which a trace ends; no request waits for it. What could not be
 sent is tried again, and the oldest is forgotten (the stream is bounded). Needs the extra `traces`.
@@ -15,7 +15,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from workers.log import logger
 from workers.store import Store
-from workers.trace_spans import Span, request_spans, webhook_span
+from workers.trace.spans import Span, request_spans, webhook_span
 
 GROUP: Final = "traces"
 BATCH: Final = 100
