@@ -26,12 +26,14 @@ from tests.chaos.moody_receiver import Delivery
 from tests.chaos.reference import reference_of
 from tests.chaos.remains import files, heavier, left
 from tests.chaos.storm import Storm
+from tests.chaos.workload import GONE
 from workers.wire import TERMINAL, EndEvent, Request, TokenEvent
 
 END_S, WEBHOOK_S, REST_S = 180.0, 120.0, 60.0
 LOOK_S = 0.1
 Event = TokenEvent | EndEvent
 # a session's request may end so when its disk was full, or its files were taken away
+UNSAVED_BY = ("full_disk", "no_descriptor")
 OF_SESSIONS = ("session_gone", "session_unreadable", "session_not_saved")
 
 
@@ -148,7 +150,9 @@ def doubled(
 
 def causeless(storm: Storm, jobs: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Ends that nobody has asked for."""
-    record = storm.record
+    record, unsaved = storm.record, set[str | None]()
+    if any(name in UNSAVED_BY for _, name, _ in storm.outcome.faults):
+        unsaved = {asked.session for asked in record.asked.values()}
     for name, job in jobs.items():
         asked, status, code = record.asked.get(name), job["status"], job.get("code")
         if name in record.bad:
@@ -163,8 +167,10 @@ def causeless(storm: Storm, jobs: dict[str, dict[str, Any]]) -> Iterator[str]:
             yield f"lost: {name} expired without a deadline"
         elif code == "impossible_deadline" and asked and asked.deadline:
             pass  # said at once that it would expire
-        elif status == "failed" and not (code in OF_SESSIONS and asked and asked.session):
-            yield f"lost: {name} failed: {code}: {job.get('error')}; {asked}"
+        elif code in OF_SESSIONS and asked and asked.session in (GONE, *unsaved):
+            pass
+        elif status == "failed" or code in OF_SESSIONS:
+            yield f"lost: {name} is {status}: {code}: {job.get('error')}; {asked}"
 
 
 def tokens(
@@ -230,7 +236,7 @@ def difference(got: list[Event], right: list[Event]) -> str | None:
 
 def turns(storm: Storm, jobs: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Each saved turn's prompt begins with all that was said before in its session."""
-    for session in sorted({a.session for a in storm.record.asked.values() if a.session} - {"gone"}):
+    for session in sorted({a.session for a in storm.record.asked.values() if a.session} - {GONE}):
         before: list[int] = []
         whose = ""
         for name in saved_turns(storm, jobs, session):
@@ -248,8 +254,8 @@ def logs(storm: Storm, jobs: dict[str, dict[str, Any]]) -> Iterator[str]:
     """The files of each session say every saved turn, once."""
     tier = KvTier(storm.node.home / "kv", TierLimits())
     try:
-        for session in sorted({asked.session or "gone" for asked in storm.record.asked.values()}):
-            head = None if session == "gone" else tier.sessions.head("default", session)
+        for session in sorted({asked.session or GONE for asked in storm.record.asked.values()}):
+            head = None if session == GONE else tier.sessions.head("default", session)
             said = Counter(m.content for m in head.messages if m.role == "user") if head else {}
             yield from (
                 f"tokens: {session} says {what!r} {n} times" for what, n in said.items() if n > 1

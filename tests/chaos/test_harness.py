@@ -189,8 +189,9 @@ def storm_of(redis_url, **asked):
     node = SimpleNamespace(store=Store(redis_url, Keys("lockstep")))
     seen = SimpleNamespace(changed=[])
     return SimpleNamespace(
-        record=record, receiver=receiver, node=node, seen=seen, cut_ids=set(), is_cut=False
-    )
+        record=record, receiver=receiver, node=node, seen=seen, cut_ids=set(), is_cut=False,
+        outcome=SimpleNamespace(faults=[]),
+    )  # fmt: skip
 
 
 def test_a_request_without_an_end_is_lost_unless_the_log_was_cut(redis_url):
