@@ -19,6 +19,7 @@ from ingest.desk import Desk
 from ingest.errors import ApiError
 from ingest.gate import key_of, needs
 from ingest.holder import held, session_object
+from ingest.pages import page_of
 from ingest.sse import json_response
 from workers.wire import full_id, split_id
 
@@ -53,14 +54,7 @@ async def delete(session_id: str, request: Request) -> Response:
 def page(desk: Desk, tenant: str, limit: int, after: str) -> dict[str, Any]:
     """At most `limit` sessions of a tenant behind the one called `after`."""
     rows = desk.tier().ledger.list_sessions(tenant, limit=limit + 1, after=(tenant, after))
-    data = [session_object(row) for row in rows[:limit]]
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-        "has_more": len(rows) > limit,
-    }
+    return page_of([session_object(row) for row in rows], limit)
 
 
 def details(desk: Desk, tenant: str, session_id: str) -> dict[str, Any]:
