@@ -11,7 +11,7 @@ the same id.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -64,8 +64,8 @@ class Shelf:
 
     def end(self, response_id: str, response: Json) -> None:
         """What it became; nothing when it was deleted meanwhile."""
-        if self.store.redis.exists(self.key(response_id)):
-            self.store.redis.hset(self.key(response_id), "response", encode(response))
+        key, told = self.key(response_id), encode(response)
+        self._if_there(key, lambda pipeline: pipeline.hset(key, "response", told))
 
     def read(self, response_ids: Sequence[str]) -> list[Kept | None]:
         """Each of them, or None; whoever is asked for stays longer."""
@@ -82,9 +82,21 @@ class Shelf:
     def follows(self, previous_id: str, response_id: str) -> bool:
         """Whether this one goes on with the session of that one: the first that asks does."""
         key = self.key(previous_id)
-        return bool(self.store.redis.hsetnx(key, "next", response_id)) or (
-            self.store.redis.hget(key, "next") == response_id.encode()
-        )
+        self._if_there(key, lambda pipeline: pipeline.hsetnx(key, "next", response_id))
+        return bool(self.store.redis.hget(key, "next") == response_id.encode())
+
+    def _if_there(self, key: str, change: Callable[[Any], Any]) -> None:
+        """Changes a hash: one that is deleted at the same time does not come again, a part of it,
+        for ever.
+        """
+
+        def attempt(pipeline: Any) -> None:
+            is_there = pipeline.exists(key)
+            pipeline.multi()
+            if is_there:
+                change(pipeline)
+
+        self.store.redis.transaction(attempt, key)
 
     def delete(self, response_id: str) -> bool:
         """Whether there was one."""

@@ -3,6 +3,7 @@
 import openai
 import pytest
 
+from ingest.responses.kept import Shelf
 from tests.ingest.stub_node import Play
 from workers.wire import EndEvent
 
@@ -85,6 +86,15 @@ def test_a_response_is_forgotten(door, node):
     door.openai.responses.delete(response.id)
     with pytest.raises(openai.NotFoundError):
         door.openai.responses.retrieve(response.id)
+
+
+def test_what_is_deleted_meanwhile_does_not_come_again(door, node):
+    kept = Shelf(door.desk.store, "default")
+    response = ask(door)
+    door.openai.responses.delete(response.id)
+    kept.end(response.id, {"id": response.id})
+    assert not kept.follows(response.id, "resp_" + 24 * "0")
+    assert not door.desk.store.redis.exists(kept.key(response.id))
 
 
 def test_what_was_sent_is_listed(door, node):
