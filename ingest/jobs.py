@@ -7,7 +7,7 @@ DELETE /v1/jobs/ID       cancel
 POST /v1/jobs/ID/promote {sla}: another class, while it waits or runs; its stream goes on
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 from anyio.to_thread import run_sync
@@ -191,9 +191,9 @@ def unknown(request_id: str) -> ApiError:
     )
 
 
-def job_object(job: dict[str, Any]) -> dict[str, Any]:
-    """A job as the API shows it; what is not known yet is left out."""
-    shown = {name: job[name] for name in SHOWN if name in job} | {"id": own_id(job["id"])}
+def job_object(job: Mapping[str, Any], names: Sequence[str] = SHOWN) -> dict[str, Any]:
+    """A job as the API shows it, of its fields these; what is not known yet is left out."""
+    shown = {name: job[name] for name in names if name in job} | {"id": own_id(job["id"])}
     end = end_of(job)
     return {
         "object": "job",

@@ -20,20 +20,18 @@ from fastapi.responses import Response
 from ingest.desk import Desk
 from ingest.errors import ApiError
 from ingest.gate import key_of, needs
-from ingest.jobs import error_of
+from ingest.jobs import job_object
 from ingest.sessions import limit_of
-from ingest.shapes import usage_object
 from ingest.sse import json_response
 from workers.job_list import FIELDS, Page, Place, Wanted, list_jobs, parse_place
-from workers.timings import timings_of
-from workers.wire import SESSION_ID, STATES, TERMINAL
-from workers.wire_fields import end_of
+from workers.wire import SESSION_ID, STATES
 
 routes = APIRouter(dependencies=[needs("jobs")])
 
 KNOWN: Final = ("state", "sla", "session", "since", "until", "limit", "after")
 MS: Final = re.compile(r"[0-9]{1,16}")
-HIDDEN: Final = ("error", "code", "prompt_tokens", "output_tokens", "cached_tokens")
+IN_OBJECTS: Final = ("error", "code", "prompt_tokens", "output_tokens", "cached_tokens")
+LISTED: Final = ("id", *(name for name in FIELDS if name not in IN_OBJECTS))
 
 
 @routes.get("/v1/jobs")
@@ -90,7 +88,7 @@ def after_of(text: str | None) -> Place | None:
 
 def page_object(page: Page) -> dict[str, Any]:
     """next: what `after` goes on with, also where this page is short; null: that was all."""
-    data = [listed(job) for job in page.jobs]
+    data = [job_object(job, LISTED) for job in page.jobs]
     return {
         "object": "list",
         "data": data,
@@ -98,19 +96,6 @@ def page_object(page: Page) -> dict[str, Any]:
         "last_id": data[-1]["id"] if data else None,
         "has_more": page.next is not None,
         "next": None if page.next is None else str(page.next),
-    }
-
-
-def listed(job: Mapping[str, Any]) -> dict[str, Any]:
-    """A job in a list: GET /v1/jobs/ID without its text."""
-    shown = {name: job[name] for name in ("id", *FIELDS) if name in job and name not in HIDDEN}
-    end = end_of(job)
-    return {
-        "object": "job",
-        **shown,
-        "usage": usage_object(end.usage) if end.usage else None,
-        "timings": timings_of(end) if end.status in TERMINAL else None,
-        "error": error_of(job.get("error"), job.get("code")),
     }
 
 
