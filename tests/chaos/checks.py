@@ -169,7 +169,9 @@ def causeless(storm: Storm, jobs: dict[str, dict[str, Any]]) -> Iterator[str]:
             pass  # said at once that it would expire
         elif code in OF_SESSIONS and asked and asked.session in (GONE, *unsaved):
             pass
-        elif status == "failed" or code in OF_SESSIONS:
+        elif code in OF_SESSIONS:
+            yield f"unsaved: {name} is {status}: {code}: {job.get('error')}; {asked}"
+        elif status == "failed":
             yield f"lost: {name} is {status}: {code}: {job.get('error')}; {asked}"
 
 

@@ -29,7 +29,7 @@ from workers.store import Store
 MODELS = ("tiny_llama", "tiny_qwen35", "tiny_qwen3")
 LEASE_S = 3.0
 START_S = 300.0  # on a machine that does much else
-DISK_MIB = 24  # of its own, where one may be mounted
+DISK_MIB, QUOTA_MIB = 96, 64  # of its own, where one may be mounted
 CACHE = ROOT / "build" / "chaos"
 # it promises nothing, so that it refuses nothing for being late, however slow the machine is
 NOTHING = {
@@ -93,7 +93,7 @@ class ChaosNode(Node):
             LOCKSTEP_THREADS="1",
             LOCKSTEP_MAX_BATCH="6",
             LOCKSTEP_KV_MIB="4",
-            LOCKSTEP_KV_DISK_MIB="16",
+            LOCKSTEP_KV_DISK_MIB=str(QUOTA_MIB),
             LOCKSTEP_KV_KEEP_FREE_MIB="1",
             LOCKSTEP_LEASE_S=str(LEASE_S),
             LOCKSTEP_SLA=json.dumps(NOTHING),
