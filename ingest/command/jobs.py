@@ -18,10 +18,9 @@ from workers.settings import settings
 from workers.store import Store
 from workers.wire import DEFAULT_TENANT
 
-COLUMNS: Final = (  # of a person's table, each with the width that it keeps
-    *(("arrived", 14), ("id", 12), ("class", 8), ("status", 9), ("pool", 4), ("tokens", 6)),
-    ("first", 6),
-)
+COLUMNS: Final = ("arrived", "id", "class", "status", "pool", "tokens", "first")
+WIDE_ONLY: Final = ("pool", "tokens", "first")  # `lockstep status ID` tells them, too
+WIDE_FROM: Final = 100  # characters of a terminal
 
 
 def jobs(
@@ -51,31 +50,39 @@ def jobs(
         print(json.dumps(told, ensure_ascii=False))
         return
     console = Console()
-    console.print(table_of(told["data"]) if told["data"] else "no such job is known")
+    table = table_of(told["data"], is_wide=console.width >= WIDE_FROM)
+    console.print(table if told["data"] else "no such job is known")
     if page.next is not None:
         console.print(f"there are more: --after {page.next}", soft_wrap=True)
 
 
-def table_of(rows: list[dict[str, Any]]) -> Table:
-    """For a person."""
+def table_of(rows: list[dict[str, Any]], *, is_wide: bool) -> Table:
+    """For a person: whole ids, to be copied; what does not fit is cut off the last column."""
+    lines = [cells(row) for row in rows]
     table = Table(box=None, pad_edge=False)
-    for head, width in COLUMNS:
-        table.add_column(head, no_wrap=True, overflow="ellipsis", min_width=width)
+    heads = [head for head in COLUMNS if is_wide or head not in WIDE_ONLY]
+    for head in heads:
+        widest = max((len(line[head]) for line in lines), default=0)
+        table.add_column(head, no_wrap=True, min_width=max(len(head), widest))
     table.add_column("why", overflow="ellipsis", no_wrap=True, ratio=1)
-    for row in rows:
-        usage = row["usage"] or {}
-        first = row.get("ttft_ms")
-        table.add_row(
-            f"{datetime.fromtimestamp(row['arrival_ms'] / 1000):%m-%d %H:%M:%S}",
-            row["id"],
-            row.get("sla", ""),
-            row["status"],
-            row.get("plan") or row.get("pool", ""),
-            str(usage.get("completion_tokens", "")),
-            "" if first is None else shown_ms(first),
-            why(row),
-        )
+    for line in lines:
+        table.add_row(*(line[head] for head in heads), line["why"])
     return table
+
+
+def cells(row: Mapping[str, Any]) -> dict[str, str]:
+    """The line of a job, by column."""
+    usage, first = row["usage"] or {}, row.get("ttft_ms")
+    return {
+        "arrived": f"{datetime.fromtimestamp(row['arrival_ms'] / 1000):%m-%d %H:%M:%S}",
+        "id": row["id"],
+        "class": row.get("sla", ""),
+        "status": row["status"],
+        "pool": row.get("plan") or row.get("pool", ""),
+        "tokens": str(usage.get("completion_tokens", "")),
+        "first": "" if first is None else shown_ms(first),
+        "why": why(row),
+    }
 
 
 def why(row: Mapping[str, Any]) -> str:

@@ -51,6 +51,15 @@ def test_a_person_sees_what_each_is(store, capfd):
     assert "no such job" in capfd.readouterr().out
 
 
+def test_an_id_is_shown_whole_in_a_narrow_terminal(store, capfd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    accept(store, "req-" + "0" * 20, "short")
+    assert run(["jobs"]) == 0
+    out = capfd.readouterr().out
+    assert "req-" + "0" * 20 in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
 def test_what_is_no_filter_is_wrong_usage(store, capfd):
     assert run(["jobs", "--state", "done"]) == 2
     assert "--state: must be of accepted" in capfd.readouterr().err
