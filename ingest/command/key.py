@@ -39,6 +39,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+NO_KEY_LEFT: Final = "No key is left: a door on loopback is open to this machine's programs again."
 HOW_LONG: Final = "as 90d, 12h, 30m or 45s"
 
 Name = Annotated[str, typer.Argument(help="Letters, digits, - and _; it stands in no secret.")]
@@ -116,11 +117,14 @@ def rotate_command(
 @app.command("remove")
 def remove_command(name: Name, as_json: AsJson = False) -> None:
     """Take a key away."""
+    store = Store.of(settings())
     try:
-        remove_key(Store.of(settings()), name)
+        remove_key(store, name)
     except BadKey as bad:
         raise Failure(str(bad)) from None
     print(json.dumps({"id": name, "removed": True}) if as_json else f"{name} opens nothing more")
+    if not read_keys(store):
+        typer.echo(NO_KEY_LEFT, err=True)
 
 
 def tell(secret: str, key: Key, as_json: bool) -> None:

@@ -92,3 +92,13 @@ def test_a_removed_key_is_gone(ask):
     ask("add", "shop")
     assert ask("remove", "shop") == (0, {"id": "shop", "removed": True})
     assert ask("list")[1] == {"keys": []}
+
+
+def test_whoever_removes_the_last_key_is_told_what_is_open(store, capsys):
+    for name in ("shop", "till"):
+        assert run(["key", "add", name]) == 0
+    capsys.readouterr()
+    assert run(["key", "remove", "shop"]) == 0
+    assert "open to" not in capsys.readouterr().err
+    assert run(["key", "remove", "till"]) == 0
+    assert "open to" in capsys.readouterr().err
