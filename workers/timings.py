@@ -43,4 +43,4 @@ def predicted_ms(end: EndEvent, predicted_n: int) -> float | None:
     """From the first token to the last; 0 of one token."""
     if end.tpot_ms is None:
         return 0.0 if predicted_n == 1 and end.ttft_ms is not None else None
-    return end.tpot_ms * (predicted_n - 1)
+    return round(end.tpot_ms * (predicted_n - 1), 3)  # tpot_ms has three decimals itself

@@ -1,5 +1,7 @@
 """Every answer says where its time went: queue, prompt, prediction; pool and reason."""
 
+from msgspec.structs import replace
+
 from workers.timings import timings_of
 from workers.wire import EndEvent, Usage
 
@@ -29,6 +31,11 @@ def test_the_times_add_up_to_the_whole():
         "pool": "cpu",
         "reason": "cpu: ready",
     }
+
+
+def test_a_time_has_three_decimals():
+    end = replace(END, tpot_ms=17.526, usage=replace(END.usage, output_tokens=20))
+    assert str(timings_of(end)["predicted_ms"]) == "332.994"
 
 
 def test_what_its_owner_did_not_see_is_null():
