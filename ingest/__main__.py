@@ -14,15 +14,15 @@ import uvicorn
 from anyio.to_thread import run_sync
 from redis.exceptions import RedisError
 
+from ingest.access.connection import Connection
+from ingest.access.gate import why_shut
+from ingest.access.limits import HEAD_BYTES_MAX, URL_BYTES_MAX, HeadLimits
 from ingest.app import create_app
-from ingest.connection import Connection
 from ingest.desk import Desk
-from ingest.gate import why_shut
-from ingest.health import problems_of
-from ingest.limits import HEAD_BYTES_MAX, URL_BYTES_MAX, HeadLimits
-from ingest.programs import read_program
-from ingest.pulse import take_pulse
-from ingest.ready import SAID_ELSEWHERE, needs_key, reachable, ready_lines
+from ingest.health.programs import read_program
+from ingest.health.pulse import take_pulse
+from ingest.health.ready import SAID_ELSEWHERE, needs_key, reachable, ready_lines
+from ingest.health.routes import problems_of
 from workers.log import logger
 from workers.settings import BAD_CONFIG, settings_or_exit
 

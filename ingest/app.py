@@ -7,17 +7,21 @@ from contextlib import asynccontextmanager
 from anyio.to_thread import run_sync
 from fastapi import FastAPI
 
-from ingest import errors, health, jobs, listing, openapi, sessions
+from ingest import errors, openapi
 from ingest.anthropic import routes as anthropic
 from ingest.batches import file_routes as files
 from ingest.batches import routes as batches
 from ingest.batches.clerk import Clerk
 from ingest.dashboard import feed, page
 from ingest.desk import Desk
+from ingest.health import routes as health
+from ingest.health.pulse import StallWatch
+from ingest.jobs import listing
+from ingest.jobs import routes as jobs
 from ingest.openai import models
 from ingest.openai import routes as openai
-from ingest.pulse import StallWatch
 from ingest.responses import routes as responses
+from ingest.sessions import routes as sessions
 from ingest.tokens import cancelled
 from workers.log import logger
 from workers.text.text_model import TextModel

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ingest.client import Client
-from ingest.past import end_without_stream
+from ingest.jobs.past import end_without_stream
 from ingest.tokens import Entry, TokenReader, cancelled
 from workers.store import Promoted
 from workers.wire import END_ENTRY_ID, EndEvent, TokenEvent

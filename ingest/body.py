@@ -1,7 +1,7 @@
 """The body of a POST: read up to a limit, and a JSON object or one clear error.
 
 How large it may be is looked at before it is read, how deep and wide before it is decoded; who
-sends it too slowly is cut off by connection.py.
+sends it too slowly is cut off by access/connection.py.
 """
 
 from typing import Any
@@ -10,8 +10,8 @@ import msgspec
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
+from ingest.access.limits import check_json
 from ingest.errors import ApiError
-from ingest.limits import check_json
 from router.entry import BODY_BYTES_MAX
 
 

@@ -20,7 +20,7 @@ import msgspec
 from redis.exceptions import ConnectionError as StoreAway
 from redis.exceptions import TimeoutError as StoreSilent
 
-from ingest.unread import known
+from ingest.jobs.unread import known
 from workers.promises import pressure
 from workers.settings import settings
 from workers.store import Promoted, Store

@@ -1,7 +1,7 @@
 """What every route works with: the store, the model's text side, the token streams, the metrics.
 
 A request is accepted in three steps, in one helper thread: admit (pure), a look at queues and pools
-(doorkeeper.py), one script in Redis.
+(access/doorkeeper.py), one script in Redis.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ import msgspec
 from anyio.to_thread import run_sync
 from redis.exceptions import RedisError
 
-from ingest.doorkeeper import Doorkeeper, too_much
+from ingest.access.doorkeeper import Doorkeeper, too_much
+from ingest.access.gate import Gate
+from ingest.access.keys import Key
 from ingest.errors import ApiError
-from ingest.gate import Gate
-from ingest.keys import Key
-from ingest.metrics import Metrics
-from ingest.past import end_without_stream
+from ingest.jobs.past import end_without_stream
+from ingest.metrics.registry import Metrics
 from ingest.tokens import Entry, TokenReader
 from router.admit import Door, Reject, admit
 from router.answer_form import ANSWER_FORM

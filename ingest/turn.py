@@ -17,9 +17,9 @@ from typing import Any, Final
 import xxhash
 from starlette.types import Receive
 
+from ingest.access.keys import Key
 from ingest.desk import Desk, Visit
 from ingest.errors import ApiError, status_of
-from ingest.keys import Key
 from ingest.sse import unless_gone
 from ingest.tokens import Stopping
 from router.answer_form import choice_of, tools_of

@@ -11,7 +11,7 @@ a keeper, so a dying program never ends the node. Promises:
   2. one keeper of a name per LOCKSTEP_HOME
   3. a keeper that was asked exits 0 within 4 s
   4. the store is asked last: all other keepers share a lock, which the store's keeper waits for
-  5. LOCKSTEP_HOME/run/NAME.json says how the program is (read by ingest/programs.py)
+  5. LOCKSTEP_HOME/run/NAME.json says how the program is (read by ingest/health/programs.py)
 
 Only the standard library, and little of it: six of these stay in memory.
 """

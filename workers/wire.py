@@ -218,7 +218,7 @@ class Keys:
         self.placements = f"{prefix}:placements"  # counters: kinds of plans
         self.control = f"{prefix}:control"
         self.pools = f"{prefix}:pools"
-        self.api_keys = f"{prefix}:keys"  # by name: ingest/keys.py; the one key without an expiry
+        self.api_keys = f"{prefix}:keys"  # by name, without an expiry: ingest/access/keys.py
         self.replanned = f"{prefix}:replanned"  # a router has just done it
         self.waiting = f"{prefix}:waiting"  # ids that wait for their session
         self.deadlines = f"{prefix}:deadlines"  # ids by their deadlines

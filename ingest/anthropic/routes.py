@@ -10,12 +10,12 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from ingest.access.gate import key_of, needs
 from ingest.anthropic.asked import NAMES, Json, check, fields_of, refused
 from ingest.anthropic.shape import Event, Output, stop_sequence_in
 from ingest.body import read_fields
 from ingest.desk import Desk
 from ingest.errors import ApiError, anthropic_object
-from ingest.gate import key_of, needs
 from ingest.renamed import in_words_of
 from ingest.sse import EventStream, frame, json_response, unless_gone
 from ingest.turn import EndPiece, Piece, Turn, begin

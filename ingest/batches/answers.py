@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ingest.access.keys import Key
 from ingest.desk import PATIENT, Desk
 from ingest.errors import ApiError, error_object
 from ingest.fields import request_fields
-from ingest.keys import Key
 from ingest.openai.choices import Choice, collected, fanned_out
 from ingest.openai.delivery import delivery, split
 from ingest.openai.routes import SHAPES

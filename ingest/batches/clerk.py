@@ -13,12 +13,12 @@ from typing import Final
 
 from anyio.to_thread import run_sync
 
+from ingest.access.keys import Key
 from ingest.batches.answers import answer_line
 from ingest.batches.driver import Driver
 from ingest.batches.record import Batch, Books
 from ingest.batches.shelf import Shelf
 from ingest.desk import Desk
-from ingest.keys import Key
 from ingest.tokens import Stopping, cancelled
 from workers.log import logger
 

@@ -15,12 +15,12 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
+from ingest.access.gate import key_of, needs
 from ingest.batches.clerk import Clerk
 from ingest.batches.rows import whole_rows_end
 from ingest.batches.shelf import FileRecord, NoRoom, Shelf, new_id, pieces
 from ingest.batches.upload import Form, read_form
 from ingest.errors import ApiError
-from ingest.gate import key_of, needs
 from ingest.pages import page_of, whole_number
 from ingest.sse import json_response
 

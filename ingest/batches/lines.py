@@ -13,9 +13,9 @@ from typing import Any, BinaryIO, Final
 import msgspec
 import xxhash
 
+from ingest.access.limits import check_json
 from ingest.batches.record import Fault
 from ingest.errors import ApiError
-from ingest.limits import check_json
 from router.entry import BODY_BYTES_MAX
 
 LINES_MAX: Final = 50_000

@@ -14,6 +14,8 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from ingest.access.gate import key_of, needs
+from ingest.access.keys import Key
 from ingest.batches.answers import APIS
 from ingest.batches.clerk import Clerk
 from ingest.batches.file_routes import KEPT_MAX_S, KEPT_MIN_S, KEPT_S, found
@@ -21,8 +23,6 @@ from ingest.batches.record import BATCH_ID, Batch, batch_object, window_s
 from ingest.batches.shelf import new_id
 from ingest.body import read_fields
 from ingest.errors import ApiError
-from ingest.gate import key_of, needs
-from ingest.keys import Key
 from ingest.pages import page_of, whole_number
 from ingest.sse import json_response
 

@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from ingest.class_rows import Row
+from ingest.metrics.class_rows import Row
 from router.placement import shown_ms
 
 

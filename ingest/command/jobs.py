@@ -11,7 +11,7 @@ from typer import Option
 
 from ingest.command.failure import USAGE, Failure
 from ingest.errors import ApiError
-from ingest.listing import after_of, page_object, wanted_of
+from ingest.jobs.listing import after_of, page_object, wanted_of
 from router.placement import shown_ms
 from workers.job_list import list_jobs
 from workers.settings import settings

@@ -16,8 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ingest.command.failure import USAGE, Failure
-from ingest.keys import (
+from ingest.access.keys import (
     GIVEN,
     SCOPES,
     BadKey,
@@ -28,6 +27,7 @@ from ingest.keys import (
     remove_key,
     rotate_key,
 )
+from ingest.command.failure import USAGE, Failure
 from workers.settings import settings
 from workers.store import Store
 from workers.wire import DEFAULT_TENANT

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from ingest.ready import SAID_ELSEWHERE, needs_key, reachable, ready_lines
+from ingest.health.ready import SAID_ELSEWHERE, needs_key, reachable, ready_lines
 
 ROOT = Path(__file__).parents[2]
 POLL_S = 0.2
@@ -210,7 +210,7 @@ def redis_problems(url: str) -> Iterator[str]:
 
 def running_keeper(home: Path) -> int | None:
     """Process id of a keeper of this home that lives."""
-    from ingest.programs import kept_programs
+    from ingest.health.programs import kept_programs
 
     return next((program.keeper for program in kept_programs(home)), None)
 

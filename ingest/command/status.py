@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
 
-from ingest.class_rows import Row, by_plan, class_rows
 from ingest.command.classes import classes_table
 from ingest.command.failure import Failure
-from ingest.pulse import Pulse, take_pulse
-from ingest.unread import known
+from ingest.health.pulse import Pulse, take_pulse
+from ingest.jobs.unread import known
+from ingest.metrics.class_rows import Row, by_plan, class_rows
 from workers.promises import pressures
 from workers.settings import settings
 from workers.store import Store

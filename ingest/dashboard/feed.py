@@ -14,9 +14,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from redis.exceptions import RedisError
 
+from ingest.access.gate import needs
 from ingest.dashboard.look import look
 from ingest.desk import Desk
-from ingest.gate import needs
 from ingest.sse import EventStream, frame, json_response
 from workers.log import logger
 

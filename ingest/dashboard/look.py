@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from ingest.class_rows import by_plan, class_rows
-from ingest.programs import kept_programs
-from ingest.pulse import Pulse, take_pulse
+from ingest.health.programs import kept_programs
+from ingest.health.pulse import Pulse, take_pulse
+from ingest.metrics.class_rows import by_plan, class_rows
 from workers.clock import now_ms
 from workers.job_list import FIELDS, job_of
 from workers.promises import pressures

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import xxhash
 
+from ingest.access.keys import Key
 from ingest.desk import Desk
 from ingest.errors import ApiError
-from ingest.keys import Key
 from ingest.shapes import Json, lockstep_object, usage_object
 from ingest.turn import Answer, EndPiece, Piece, Turn, begin
 from workers.text.text_model import TextModel

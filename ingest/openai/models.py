@@ -6,11 +6,11 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from ingest.access.gate import needs
 from ingest.body import read_fields
 from ingest.desk import Desk
 from ingest.errors import ApiError
 from ingest.fields import request_fields
-from ingest.gate import needs
 from ingest.shapes import Json
 from ingest.sse import json_response
 from router.prompt import from_token_ids

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Sequence
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from ingest.access.gate import key_of, needs
 from ingest.body import read_fields
 from ingest.desk import Desk
 from ingest.errors import ApiError, error_object
 from ingest.fields import request_fields
-from ingest.gate import key_of, needs
 from ingest.openai.chat import Chat
 from ingest.openai.choices import Choice, begin_all, collected, fanned_out, gone, merged
 from ingest.openai.completion import Completion

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from anyio.to_thread import run_sync
 
+from ingest.access.keys import Key
 from ingest.desk import Desk, Receipt
 from ingest.errors import ApiError
-from ingest.keys import Key
 from ingest.responses.asked import fields_of, tools_of
 from ingest.responses.chain import FIELD, UNDER_WAY, Chain, chain_of, not_found, session_for
 from ingest.responses.items import Json, input_items, refused

@@ -18,10 +18,10 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from ingest.access.gate import key_of, needs
 from ingest.body import read_fields
 from ingest.desk import Desk
 from ingest.errors import ApiError
-from ingest.gate import key_of, needs
 from ingest.pages import page_of, whole_number
 from ingest.renamed import in_words_of
 from ingest.responses.asked import NAMES, check

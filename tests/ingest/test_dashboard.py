@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from ingest.access.keys import Key, add_key
 from ingest.dashboard.page import FOLDER
-from ingest.keys import Key, add_key
 from tests.ingest.stub_node import Play
 from workers.wire import EndEvent
 

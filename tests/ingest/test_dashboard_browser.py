@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from ingest.keys import Key, add_key
+from ingest.access.keys import Key, add_key
 from tests.ingest.stub_node import Play
 
 CHROMIUM = os.environ.get("LOCKSTEP_CHROMIUM") or shutil.which("chromium")

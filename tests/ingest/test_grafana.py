@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ingest.kv_metrics import NAMES
-from ingest.metrics import Metrics
-from ingest.programs import Program
-from ingest.pulse import Pulse
+from ingest.health.programs import Program
+from ingest.health.pulse import Pulse
+from ingest.metrics.kv import NAMES
+from ingest.metrics.registry import Metrics
 from workers.cost import CostModel
 from workers.wire import PoolLoad
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.health import pools_of
-from ingest.pulse import STALL_S, Pulse, StallWatch
+from ingest.health.pulse import STALL_S, Pulse, StallWatch
+from ingest.health.routes import pools_of
 from workers.cost import CostModel
 from workers.wire import PoolLoad
 

@@ -3,9 +3,9 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ingest.kv_metrics import DISK, NAMES
-from ingest.metrics import Metrics
-from ingest.pulse import Pulse
+from ingest.health.pulse import Pulse
+from ingest.metrics.kv import DISK, NAMES
+from ingest.metrics.registry import Metrics
 from kv_tier.counters import NAMES as COUNTED
 from tests.ingest.kept_sessions import keep, tier_at
 from workers.wire import PoolLoad

@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from ingest.keys import Key, add_key
+from ingest.access.keys import Key, add_key
 from tests.ingest.batches.conftest import CHAT, chat_line, jsonl
 
 

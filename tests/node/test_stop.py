@@ -4,7 +4,7 @@ import time
 
 import httpx
 
-from ingest.programs import read_program
+from ingest.health.programs import read_program
 from tests.node.running_node import PROGRAMS, wait_for
 
 LONG = ("prompt", "A long story:", "max_tokens", "80", "temperature", "0")

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ingest.keys import Key, _parsed
-from ingest.unread import names_of
+from ingest.access.keys import Key, _parsed
+from ingest.jobs.unread import names_of
 from kv_tier.bundle import HEAD, MAGIC, RECORD, BadExport, sealed
 from kv_tier.carried import Node
 from kv_tier.dump import describe

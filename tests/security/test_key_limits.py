@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from ingest import gate
-from ingest.gate import Gate
-from ingest.keys import Key, Limits, add_key
+from ingest.access import gate
+from ingest.access.gate import Gate
+from ingest.access.keys import Key, Limits, add_key
 from workers.store import Store
 from workers.wire import GROUP, EndEvent, Keys, Request, SamplingParams, Usage
 from workers.worker_store import WorkerStore

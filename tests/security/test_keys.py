@@ -10,11 +10,20 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
-from ingest import gate
+from ingest.access import gate
+from ingest.access.gate import Gate, is_loopback
+from ingest.access.keys import (
+    SCOPES,
+    Key,
+    Limits,
+    add_key,
+    hash_of,
+    read_keys,
+    remove_key,
+    rotate_key,
+)
 from ingest.app import create_app
 from ingest.desk import Desk
-from ingest.gate import Gate, is_loopback
-from ingest.keys import SCOPES, Key, Limits, add_key, hash_of, read_keys, remove_key, rotate_key
 from tests.ingest.conftest import running
 
 ROOT = Path(__file__).parents[2]

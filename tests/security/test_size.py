@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest import limits
 from ingest.__main__ import config_of
+from ingest.access import limits
+from ingest.access.connection import Connection
+from ingest.access.limits import CONTAINERS_MAX, DEPTH_MAX, VALUES_MAX, check_json
 from ingest.anthropic.shape import input_of
-from ingest.connection import Connection
 from ingest.errors import ApiError
-from ingest.limits import CONTAINERS_MAX, DEPTH_MAX, VALUES_MAX, check_json
 from tests.security.conftest import read_all
 
 POST = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\n"
@@ -199,7 +199,7 @@ def test_a_reader_that_takes_nothing_is_let_go(make_config, door, raw, wait_unti
 
 
 def test_too_many_connections_are_told_so(door, raw, monkeypatch):
-    monkeypatch.setattr("ingest.connection.CONNECTIONS_MAX", 3)
+    monkeypatch.setattr("ingest.access.connection.CONNECTIONS_MAX", 3)
     held = [raw() for _ in range(3)]
     answers = [read_all(raw()) for _ in range(3)]
     assert any(b"503" in answer[:12] and b"Retry-After: 5" in answer for answer in answers)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from ingest import gate
-from ingest.keys import Key, add_key
+from ingest.access import gate
+from ingest.access.keys import Key, add_key
 from workers.wire import full_id
 
 ANNA, BERT = "anna", "bert"

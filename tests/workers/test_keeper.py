@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.programs import read_program
+from ingest.health.programs import read_program
 from workers import keeper
 from workers.settings import Settings
 

@@ -10,9 +10,9 @@ from redis.exceptions import RedisError
 
 from ingest.command.doctor.finding import Finding, wrong
 from ingest.command.doctor.store import trouble
-from ingest.programs import Program, read_program
-from ingest.pulse import Pulse, take_pulse
-from ingest.ready import reachable
+from ingest.health.programs import Program, read_program
+from ingest.health.pulse import Pulse, take_pulse
+from ingest.health.ready import reachable
 from workers.settings import Settings
 from workers.store import Store
 from workers.wire import POOLS, PoolLoad

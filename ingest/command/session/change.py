@@ -9,7 +9,7 @@ import typer
 from ingest.command.failure import USAGE, Failure
 from ingest.command.session.known import forget, known_of
 from ingest.command.session.opened import AsJson, Id, Tenant, head, mib, opened
-from ingest.holder import held
+from ingest.sessions.holder import held
 from kv_tier.tier import KvTier, wall_ms
 from workers.wire import DEFAULT_TENANT
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from ingest.command.failure import FAILED, USAGE, Failure
 from ingest.command.session.fit import why_not
 from ingest.command.session.opened import AsJson, Id, Tenant, at, bar, head, mib, opened
-from ingest.holder import session_object
+from ingest.sessions.holder import session_object
 from kv_tier.names import kind_and_key, links_of
 from kv_tier.tier import KvTier, wall_ms
 from workers.session.files import kv_root

@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from ingest import doorkeeper
+from ingest.access import doorkeeper
 from tests.ingest.batches.conftest import chat_line, jsonl
 from tests.ingest.stub_node import Play, StubNode
 

@@ -6,14 +6,14 @@ from itertools import pairwise
 
 import pytest
 
-from ingest import gate
+from ingest.access import gate
+from ingest.access.keys import Key, add_key
 from ingest.command.bench.serve.drive import drive
 from ingest.command.bench.serve.load import Load, Prompts, wishes_of, wishes_of_trace
 from ingest.command.bench.serve.record import Record
 from ingest.command.bench.serve.shown import HEADS, MEASURES
 from ingest.command.bench.serve.summary import percentile, rows_of
 from ingest.command.main import run
-from ingest.keys import Key, add_key
 from router.simulator.workload import Lengths, Wish
 from tests.ingest.stub_node import Play
 from workers.settings import settings as read_settings

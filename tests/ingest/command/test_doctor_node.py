@@ -10,8 +10,8 @@ import pytest
 from redis import Redis
 
 from ingest.command.doctor import app, programs, requests, store
-from ingest.programs import LastExit, Program
-from ingest.pulse import Pulse
+from ingest.health.programs import LastExit, Program
+from ingest.health.pulse import Pulse
 from tests.ingest.command.test_doctor import ROOT, names
 from tests.workers.queue.conftest import Node
 from workers.settings import Settings

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from ingest.access.keys import hash_of
 from ingest.command.main import run
-from ingest.keys import hash_of
 from workers.settings import settings
 from workers.store import Store
 

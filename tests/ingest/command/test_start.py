@@ -11,8 +11,8 @@ from threading import Thread
 
 import pytest
 
-from ingest import ready
 from ingest.command import start
+from ingest.health import ready
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,9 +1,9 @@
 """What `lockstep status` says of sessions and of classes."""
 
-from ingest.class_rows import class_rows
 from ingest.command.classes import kept, promise, waiting
 from ingest.command.status import sessions_line
-from ingest.pulse import Pulse
+from ingest.health.pulse import Pulse
+from ingest.metrics.class_rows import class_rows
 from workers.sla import SlaTable
 from workers.wire import PoolLoad, Pressure
 

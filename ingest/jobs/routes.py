@@ -14,15 +14,15 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from ingest.access.gate import key_of, needs
 from ingest.body import read_fields
 from ingest.desk import Desk
 from ingest.errors import ApiError
 from ingest.fields import request_fields
-from ingest.gate import key_of, needs
+from ingest.jobs.unread import known
 from ingest.shapes import usage_object
 from ingest.sse import KEEP_ALIVE, EventStream, frame, json_response
 from ingest.tokens import Stopping, order
-from ingest.unread import known
 from router.schema import request_schema
 from workers.timings import timings_of
 from workers.wire import END_ENTRY_ID, TERMINAL, EndEvent, TokenEvent, split_id

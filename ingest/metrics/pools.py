@@ -29,7 +29,7 @@ TIER_OF: Final = {"gpu": "vram", "cpu": "ram"}
 
 
 class PoolMetrics(Collector):
-    """Set loads and disk, then let it be collected. disk: as kv_metrics.KvMetrics."""
+    """Set loads and disk, then let it be collected. disk: as kv.KvMetrics."""
 
     def __init__(self) -> None:
         self.loads: Sequence[PoolLoad] = ()

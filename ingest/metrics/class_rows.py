@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ingest.pulse import Pulse
-from ingest.sla_metrics import TOKENS, attainment
+from ingest.health.pulse import Pulse
+from ingest.metrics.sla import TOKENS, attainment
 from workers.sla import SlaClass, SlaTable
 from workers.wire import Pressure
 

@@ -15,11 +15,11 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from ingest.access.gate import key_of, needs
 from ingest.desk import Desk
 from ingest.errors import ApiError
-from ingest.gate import key_of, needs
-from ingest.holder import held, session_object
 from ingest.pages import page_of
+from ingest.sessions.holder import held, session_object
 from ingest.sse import json_response
 from workers.wire import full_id, split_id
 

@@ -17,11 +17,11 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from ingest.access.gate import key_of, needs
 from ingest.desk import Desk
 from ingest.errors import ApiError
-from ingest.gate import key_of, needs
-from ingest.jobs import job_object
-from ingest.sessions import limit_of
+from ingest.jobs.routes import job_object
+from ingest.sessions.routes import limit_of
 from ingest.sse import json_response
 from workers.job_list import FIELDS, Page, Place, Wanted, list_jobs, parse_place
 from workers.wire import SESSION_ID, STATES

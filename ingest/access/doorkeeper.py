@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Final
 
 from ingest.errors import ApiError
-from ingest.pulse import Pulse, take_pulse
+from ingest.health.pulse import Pulse, take_pulse
 from router.not_now import TOO_MUCH, ask_again, class_is_full
 from router.placement import Plan, place, shown_ms
 from router.pools import PoolView, wanted_of

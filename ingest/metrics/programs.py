@@ -6,7 +6,7 @@ from typing import Final
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ingest.programs import Program
+from ingest.health.programs import Program
 
 PROGRAM: Final = ["program"]
 

@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ingest.pulse import Pulse
+from ingest.health.pulse import Pulse
 from workers.sla import SlaTable
 
 KEPT: Final = "kept"

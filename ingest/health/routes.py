@@ -12,11 +12,11 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from redis.exceptions import RedisError
 
+from ingest.access.gate import needs
 from ingest.desk import Desk
 from ingest.errors import ApiError, error_object
-from ingest.gate import needs
-from ingest.programs import kept_programs
-from ingest.pulse import STALL_S, Pulse, StallWatch, take_pulse
+from ingest.health.programs import kept_programs
+from ingest.health.pulse import STALL_S, Pulse, StallWatch, take_pulse
 from ingest.sse import json_response
 from workers.log import logger
 
@@ -96,7 +96,7 @@ async def metrics(request: Request) -> Response:
 
 
 def disk_stats(desk: Desk) -> dict[str, float]:
-    """Of this node's sessions, by the names of kv_metrics.DISK; empty while there are none.
+    """Of this node's sessions, by the names of metrics/kv.py's DISK; empty while there are none.
 
     Reads files: not in the event loop. Raises what files raise.
     """

@@ -1,7 +1,7 @@
 """What /metrics says: requests by class and outcome, queues, pools, KV, promises, this door.
 
-Nearly all of it is read from the store at each scrape, whichever way requests came: pool_metrics.py
-(steps, times, memory), kv_metrics.py, sla_metrics.py. What passed this process alone: requests
+Nearly all of it is read from the store at each scrape, whichever way requests came: pools.py
+(steps, times, memory), kv.py, sla.py. What passed this process alone: requests
 accepted, clients that wait or left.
 """
 
@@ -18,11 +18,11 @@ from prometheus_client import (
 from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from ingest.kv_metrics import KvMetrics
-from ingest.pool_metrics import PoolMetrics
-from ingest.program_metrics import ProgramMetrics
-from ingest.pulse import Pulse
-from ingest.sla_metrics import SlaMetrics
+from ingest.health.pulse import Pulse
+from ingest.metrics.kv import KvMetrics
+from ingest.metrics.pools import PoolMetrics
+from ingest.metrics.programs import ProgramMetrics
+from ingest.metrics.sla import SlaMetrics
 from workers.sla import SlaTable
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -75,7 +75,7 @@ class Metrics:
         )
 
     def page(self, pulse: Pulse | None, num_streams: int, disk: Mapping[str, float]) -> bytes:
-        """The text that Prometheus reads. disk: health.disk_stats."""
+        """The text that Prometheus reads. disk: health/routes.py's disk_stats."""
         self.kv.loads = self.pools.loads = pulse.loads if pulse else ()
         self.kv.disk = self.pools.disk = disk
         self.open_streams.set(num_streams)

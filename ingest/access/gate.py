@@ -22,8 +22,8 @@ from anyio.to_thread import run_sync
 from fastapi import Depends, Request
 from redis.exceptions import RedisError
 
+from ingest.access.keys import ANYBODY, Key, hash_of, read_keys
 from ingest.errors import ApiError
-from ingest.keys import ANYBODY, Key, hash_of, read_keys
 from workers.clock import now_ms
 from workers.settings import Settings
 from workers.store import Store

@@ -1,0 +1,1 @@
+"""Who comes in: API keys, and what is too much, too large, too deep, too slow."""

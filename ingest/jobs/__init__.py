@@ -1,0 +1,1 @@
+"""/v1/jobs: requests that outlive their client."""

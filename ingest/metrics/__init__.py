@@ -1,0 +1,1 @@
+"""What /metrics says, a theme a file."""

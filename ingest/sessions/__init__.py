@@ -1,0 +1,1 @@
+"""/v1/sessions: the conversations that are kept here."""
