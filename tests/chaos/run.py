@@ -56,7 +56,7 @@ class Runner:
             self.node, self.left = ChaosNode(model), self.rounds
         outcome = Storm(seed, self.node, faults, PACE_S, violations).run(self.logs)
         self.left -= 1
-        if not self.left or outcome.violations or self.node.clock.read_bytes() != bytes(8):
+        if not self.left or outcome.violations or is_marked(self.node, faults):
             self.end()
         return outcome
 
@@ -69,6 +69,12 @@ class Runner:
 def fits(node: ChaosNode, faults: list[Fault]) -> bool:
     """Whether the node stands where they can be injected."""
     return node.is_linked or not any(fault.linked for fault in faults)
+
+
+def is_marked(node: ChaosNode, faults: list[Fault]) -> bool:
+    """Whether what was done to it stays: its clock is wrong, or files are damaged."""
+    is_damaged = any(fault.name in ("flipped_bits", "cut_files") for fault in faults)
+    return is_damaged or node.clock.read_bytes() != bytes(8)
 
 
 def described(outcome: Outcome) -> str:
