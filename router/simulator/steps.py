@@ -101,6 +101,12 @@ class SimEngine:
         self._number = 0
         self._is_between = False  # a step has ended, and the next is about to begin
 
+    @property
+    def classes_at_work(self) -> set[str]:
+        """Of whom the steps under way compute something."""
+        run = self._run
+        return {self.jobs[part.sequence.id].sla for part in run.parts} if run else set()
+
     def post(self, do: Callable[[], None]) -> None:
         """Done between two steps, at the next such moment."""
         self._inbox.append(do)

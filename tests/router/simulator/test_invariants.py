@@ -56,6 +56,22 @@ def test_whatever_comes_every_invariant_holds(name, system, rate, seed, max_batc
     assert len({job.id for job in outcome.jobs}) == len(outcome.jobs) >= len(requests)
 
 
+def test_whoever_comes_late_may_wait_long_where_the_first_come_is_the_first_served():
+    """One place, and two minutes of work before the first batch: no promise of this baseline."""
+    requests = wishes(WORKLOADS["chat"], 32768, 2.0, 0, horizon_s=15)
+    one = variants("fifo-gpu")[0]
+    outcome = play(one, small(140, 1), HASTY, requests, 15, is_patient=True, is_checked=True)
+    assert all(job.state in (FINISHED, REFUSED) for job in outcome.jobs)
+
+
+def test_a_long_run_of_steps_starves_nobody():
+    """Two minutes of one session's decodes on the CPU are one event."""
+    requests = wishes(WORKLOADS["agents"], 32768, 1.965945611323215, 3268, horizon_s=15)
+    one = variants("without-handoff")[0]
+    outcome = play(one, small(140, 8), HASTY, requests, 15, is_patient=True, is_checked=True)
+    assert all(job.state in (FINISHED, REFUSED) for job in outcome.jobs)
+
+
 def run(node, until_ms: float, **how) -> Invariants:
     invariants = Invariants(node, **how)
     node.on_end = invariants.ended
