@@ -66,6 +66,7 @@ class StubNode:
         self.store.redis.set(self.store.keys.router("stub"), 1, ex=60)
         told = {"pool": "cpu", "worker": "stub", "state": "ready", "model": self.text.name}
         self.store.report(PoolLoad(**{**told, "total_blocks": 64, **changes}))
+        self.store.redis.persist(self.store.keys.pool("cpu", "stub"))  # however long a test takes
 
     def run(self) -> None:
         streams = {self.store.keys.requests(sla): ">" for sla in SLA_CLASSES}

@@ -68,5 +68,6 @@ def report(store):
             total_blocks=blocks,
         )
         to.report(load)
+        to.redis.persist(to.keys.pool(pool, pool))  # it lives however long a test takes
 
     return say
