@@ -34,6 +34,7 @@ MODEL = "smollm2-135m"
 MIX = {"realtime": 0.3, "standard": 0.4, "batch": 0.3}
 PLACES = 4  # sequences of a pool at once
 PATIENCE_S = 300.0
+SEEDS_APART = 1000  # of two workloads: the same one would find the other's prompts in memory
 
 
 @dataclass(frozen=True)
@@ -142,9 +143,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-simulator-") as folder:
         node, settings = start_node(Path(folder))
         try:
-            for case in CASES:
+            for number, case in enumerate(CASES):
                 case = replace(case, share=case.share * arguments.share)
-                row, records = measure(case, node, settings, arguments.requests, arguments.seed)
+                seed = arguments.seed + SEEDS_APART * number  # whose prompts begin otherwise
+                row, records = measure(case, node, settings, arguments.requests, seed)
                 rows.append(row)
                 if arguments.log:
                     arguments.log.mkdir(exist_ok=True)
