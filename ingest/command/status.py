@@ -96,6 +96,8 @@ def show_node(pulse: Pulse, classes: list[Row], as_json: bool) -> None:
     console.print(classes_table(classes))
     heads = ("pool", "worker", "state", "queued", "running", "free blocks", "tok/s", "note")
     pools = Table(*heads, box=None)
+    pools.columns[1].no_wrap = True  # a name, to be copied
+    pools.columns[1].min_width = max((len(load.worker) for load in pulse.loads), default=0)
     for load in pulse.loads:
         queued = str(pulse.queues.get(load.pool, 0))
         running = f"{load.running}/{load.capacity}"

@@ -61,6 +61,8 @@ def print_list(shown: Sequence[dict[str, Any]], total: int) -> None:
         return
     heads = ("id", "tenant", "tokens", "on disk", "checkpoints", "model", "last use", "")
     table = Table(*heads, box=None, pad_edge=False)
+    table.columns[0].no_wrap = True  # a name, to be copied
+    table.columns[0].min_width = max(len(one["id"]) for one in shown)
     for one in shown:
         sizes = (f"{one['tokens']:,}", mib(one["kv_bytes"]), str(one["checkpoints"]))
         mark = "pinned" if one["pinned"] else ""

@@ -107,6 +107,13 @@ def test_a_row_says_what_it_takes(tier, capsys):
     assert all(word in line for word in ("talk", "default", "600", "MiB", "tiny", "1970-01-01"))
 
 
+def test_a_name_is_shown_whole_in_a_narrow_terminal(tier, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    keep(tier, "agent-c9f9901234567890")
+    assert run(["session", "list"]) == 0
+    assert "agent-c9f9901234567890" in capsys.readouterr().out
+
+
 def test_a_list_can_be_narrowed(tier, capsys):
     keep(tier, "a", used_ms=1)
     keep(tier, "b", used_ms=2, model="big")
