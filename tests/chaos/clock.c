@@ -1,7 +1,7 @@
-/* A wall clock that jumps: preloaded, it adds the nanoseconds that a mapped file holds to each reading.
+/* A wall clock that jumps: preloaded, it adds what a mapped file holds to each reading.
 
-   CHAOS_CLOCK names the file: one int64. Without it nothing is added. CLOCK_MONOTONIC stays as it is,
-   as it does when somebody sets a machine's clock. */
+   CHAOS_CLOCK names the file: one int64, nanoseconds. Without it nothing is added. CLOCK_MONOTONIC
+   stays as it is, as it does when somebody sets a machine's clock. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -23,7 +23,9 @@ __attribute__((constructor)) static void open_clock(void) {
   if (found != MAP_FAILED) jump = found;
 }
 
-static int is_wall(clockid_t clock) { return clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE; }
+static int is_wall(clockid_t clock) {
+  return clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
+}
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
   int failed = (int)syscall(SYS_clock_gettime, clock, now);
