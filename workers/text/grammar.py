@@ -16,6 +16,7 @@ from typing import Final
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from workers.text.deep_stack import on_deep_stack
+from workers.text.repeats import written_out
 from workers.text.tool_calls.forms import Schema, Tool, calls_grammar, json_rule
 
 HEAD: Final = "%llguidance {}\n"
@@ -23,6 +24,7 @@ GRAMMAR_BYTES_MAX: Final = 1 << 16
 # The compiler follows chains of rules and references by recursion, and a process whose stack ends
 # dies: on_deep_stack holds several times as many. Each needs a line, or an object.
 LEVELS_MAX: Final = 900
+WRITTEN_OUT_MAX: Final = 200_000  # characters: some 0.2 s and 60 MiB of the compiler
 LIMITS: Final = LLParserLimits(
     max_items_in_row=4000,
     initial_lexer_fuel=400_000,
@@ -100,6 +102,12 @@ def check(grammar: str) -> None:
         count = grammar.count(mark)
         if count > LEVELS_MAX:
             raise BadGrammar(f"makes a grammar of {count} {what}; at most {LEVELS_MAX} are taken")
+    written = written_out(grammar)
+    if written > WRITTEN_OUT_MAX:
+        raise BadGrammar(
+            f"has repetitions that may come to {written} characters when they are written out; "
+            f"at most {WRITTEN_OUT_MAX} are taken"
+        )
     matcher = compiled(_bytes(), grammar)
     matcher.compute_bitmask()  # some are found out by the first step only
     if matcher.is_error() or not any(matcher.compute_bitmask()):
