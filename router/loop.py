@@ -34,7 +34,8 @@ ALIVE_EVERY_S: Final = 1.0
 ALIVE_TTL_S: Final = 5
 HOUSEKEEPING_EVERY_S: Final = 5.0
 PRESS_EVERY_S: Final = 1.0
-FULL_PAUSE_S: Final = 0.05  # until the pools may have room again
+FULL_FIRST_S: Final = 0.003  # until the pools may have room again: short answers end that soon
+FULL_PAUSE_S: Final = 0.05  # the same at most: it doubles while they have none
 CLASSES: Final = SlaTable()
 MAX_QUEUE: Final = 10_000
 
@@ -81,6 +82,7 @@ class Router:
         )
         self.stop_asked = stop_asked
         self.num_handled = 0
+        self.full_s = FULL_FIRST_S
         self._alive_at = self._pressed_at = float("-inf")
         self._housekeeping_at = time.monotonic()
 
@@ -114,8 +116,12 @@ class Router:
         entries = [e for sla, count in room.items() if count for e in self.read(sla, count)]
         self.handle(entries)
         if entries:
+            self.full_s = FULL_FIRST_S
             return 0.0
-        return FULL_PAUSE_S if self.held or not any(room.values()) else None
+        if not self.held and any(room.values()):
+            return None
+        pause_s, self.full_s = self.full_s, min(2 * self.full_s, FULL_PAUSE_S)
+        return pause_s
 
     def room(self, waiting: Mapping[str, int]) -> dict[str, int]:
         """How many of each class to read: what waits, as far as a pool's queue has room for it."""
