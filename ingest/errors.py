@@ -4,6 +4,7 @@ It is {"error": {"message": "...", "type": "...", "param": "the field" or null, 
 """
 
 import asyncio
+from errno import EMFILE, ENFILE, ENOMEM, ENOSPC
 from math import ceil
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from workers.store import is_busy, is_full
 RETRY_STORE_S: Final = 2  # how soon it is worth asking again when the store is away
 RETRY_FULL_S: Final = 10  # and when it takes nothing more
 # a refused upload is read and thrown away for so long, so that the client sees why
+SHORTAGES: Final = (EMFILE, ENFILE, ENOMEM, ENOSPC)  # of this process or machine; they pass
 LINGER_S: Final = 5.0
 BAD_HTTP: Final = "bad_http"
 
@@ -128,6 +130,12 @@ def store_full() -> ApiError:
     )
 
 
+def short_of(error: OSError) -> ApiError:
+    """What a client is told while this process lacks descriptors, memory or disk."""
+    told = f"the node is short of something just now ({error.strerror}); ask again"
+    return ApiError(503, told, code="short", retry_after_s=RETRY_FULL_S)
+
+
 class LingeringResponse(Response):
     """Answers at once and closes only after the client stopped sending, or LINGER_S passed.
 
@@ -207,6 +215,12 @@ def install(app: FastAPI) -> None:
         if not is_full(error):
             return await unforeseen(request, error)
         return error_response(store_full(), request.url.path)
+
+    @app.exception_handler(OSError)
+    async def without_room(request: Request, error: OSError) -> Response:
+        if error.errno not in SHORTAGES:
+            return await unforeseen(request, error)
+        return error_response(short_of(error), request.url.path)
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:

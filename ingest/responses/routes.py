@@ -98,10 +98,14 @@ async def cancel(response_id: str, request: Request) -> Response:
 
 @routes.delete("/v1/responses/{response_id}")
 async def delete(response_id: str, request: Request) -> Response:
+    """It is forgotten; one that is under way is cancelled, too."""
     desk: Desk = request.app.state.desk
     shelf = Shelf(desk.store, key_of(request).tenant)
+    kept = await found(shelf, response_id)
     if not await run_sync(shelf.delete, response_id):
         raise unknown(response_id)
+    if kept.response["status"] in UNDER_WAY:
+        await desk.cancel(full_id(shelf.tenant, response_id))
     return json_response({"id": response_id, "object": "response", "deleted": True})
 
 

@@ -1,6 +1,8 @@
 """Whatever is wrong with a request, the answer is one OpenAI-style error that names the field."""
 
 import contextlib
+import errno
+import os
 import resource
 import socket
 import threading
@@ -185,6 +187,18 @@ def test_a_full_store_answers_503_and_the_door_takes_requests_again(door, capfd)
         redis.config_set("maxmemory", 0)
     assert "Traceback" not in capfd.readouterr().err
     assert door.http.post("/v1/jobs", json={"prompt": "x"}).status_code == 202
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
+def test_a_shortage_that_passes_is_told_as_one(door, monkeypatch, capfd, number):
+    def short(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(door.desk.store, "job", short)
+    response = door.http.get("/v1/jobs/x")
+    assert (response.status_code, error_of(response)["code"]) == (503, "short")
+    assert int(response.headers["retry-after"]) > 0
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_store_that_runs_somebodys_endless_script_is_away(door, capfd):

@@ -158,6 +158,14 @@ def test_who_watched_and_left_cancels_nothing_in_the_background(door, node, wait
     wait_until(lambda: door.openai.responses.retrieve(response.id).status == "completed")
 
 
+def test_what_is_deleted_under_way_is_cancelled(door, node, wait_until):
+    node.play = Play(pause_after=2)
+    response = ask(door, background=True)
+    wait_until(lambda: node.requests and node.store.tokens(response.id))
+    door.openai.responses.delete(response.id)
+    wait_until(lambda: node.store.job(response.id)["status"] == "cancelled")
+
+
 def test_one_that_fails_is_an_error_and_the_last_event(door, node):
     node.play = Play(end=EndEvent(status="failed", code="numeric_error", error="not finite"))
     with pytest.raises(openai.InternalServerError, match="not finite"):
