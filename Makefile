@@ -14,6 +14,10 @@ PURE := build/pure
 SHELL := /bin/bash
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
+# $(call install,FILE): its packages, a line each as they come
+install = set -o pipefail; $(BIN)/python -m pip --disable-pip-version-check install --requirement $(1) \
+  | sed -u -n 's/^Collecting \([^ <>=!~]*\).*/  \1/p'
+
 # $(call suite,NAME,COMMAND): run it and say how long it took
 suite = @echo "== $(1)"; begin=$$(date +%s); $(2) || exit 1; echo "== $(1): $$(( $$(date +%s) - begin )) s"
 
@@ -60,13 +64,13 @@ $(VENV)/installed: pyproject.toml | $(BIN)/python
 	@$(BIN)/python -c "import tomllib; all = tomllib.load(open('pyproject.toml', 'rb')); \
 	  print(*all['build-system']['requires'], *all['project']['dependencies'], sep='\n')" \
 	  > $(VENV)/requirements.txt
-	@$(PIP) install --requirement $(VENV)/requirements.txt
+	@$(call install,$(VENV)/requirements.txt)
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
 	@$(BIN)/python -c "import tomllib; all = tomllib.load(open('pyproject.toml', 'rb')); \
 	  print(*all['project']['optional-dependencies']['dev'], sep='\n')" > $(VENV)/dev.txt
-	@$(PIP) install --requirement $(VENV)/dev.txt
+	@$(call install,$(VENV)/dev.txt)
 	@touch $@
 
 # The package itself: its modules in place, the lockstep command in $(BIN).
