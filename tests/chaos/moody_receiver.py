@@ -66,6 +66,13 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+class Server(ThreadingHTTPServer):
+    """One whose clients may go at any moment."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass
+
+
 class MoodyReceiver:
     """deliveries: signed ones, in the order of their arrival. forged, trapped: must stay 0."""
 
@@ -74,7 +81,7 @@ class MoodyReceiver:
         self.deliveries: list[Delivery] = []
         self.forged = self.trapped = 0
         handler = type("Bound", (Handler,), {"receiver": self})
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.server = Server(("127.0.0.1", 0), handler)
         self.port = int(self.server.server_port)
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
         self.thread.start()
