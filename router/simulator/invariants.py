@@ -6,7 +6,8 @@
 4. nothing is computed twice, where files keep it and no pool was lost
 5. nobody runs for whom a more urgent one that could run waits (Scheduler.check_order: but for
    guarded ones, and those behind one that waits for memory)
-6. a class that has something waiting gets something done, at last when its patience is over; of
+6. a class that has something waiting gets something done, at last when its patience is over: from
+   then on no pool claims others first, nor stands idle (what is claimed goes on to its end). Of
    ours alone: baselines that go by arrival or by class promise nobody an end of his waiting
 """
 
@@ -19,6 +20,7 @@ from router.simulator.pool import SimPool
 
 THOROUGH_EVERY: Final = 499  # events; counting all blocks takes long
 SPARE_MS: Final = 120_000.0  # of a class's patience: a step, a move, a guard's turn
+IDLE_MS: Final = 2_000.0  # a node that is without requests for so long is idle
 
 
 class Broken(AssertionError):
@@ -37,6 +39,8 @@ class Invariants:
         self._moved_ms: dict[str, float] = {}  # when a class last got something done
         self._done: Counter[str] = Counter()  # tokens of each class, of who is here or has ended
         self._gone: Counter[str] = Counter()
+        self._num_taken, self._taken_ms = 0, 0.0  # claims of all pools, and when the last was
+        self._busy_ms = 0.0  # when some pool last had a request
 
     def ended(self, job: Job) -> None:
         """Told of each end."""
@@ -84,20 +88,28 @@ class Invariants:
                 memory.states.check()
 
     def _check_progress(self) -> None:
-        """By class: what its requests have computed in all, and are computing in a run of steps."""
+        """By class: what its requests have computed in all, what they are computing, claims."""
         now_ms, here = self.node.clock.now_ms, self.node.jobs.values()
-        at_work = {c for pool in self.node.pools.values() for c in pool.engine.classes_at_work}
-        done = Counter(self._gone)
+        pools = self.node.pools.values()
+        at_work = {sla for pool in pools for sla in pool.engine.classes_at_work}
+        taken = sum((pool.taken for pool in pools), Counter[str]())
+        done = self._gone + taken
         for job in here:
             done[job.sla] += job.computed_in_all
         for name in {job.sla for job in here}:
             if done[name] != self._done[name] or name in at_work or name not in self._moved_ms:
                 self._moved_ms[name] = now_ms
+        if taken.total() != self._num_taken:
+            self._num_taken, self._taken_ms = taken.total(), now_ms
+        if any(pool.claimed for pool in pools):
+            self._busy_ms = now_ms
+        last_ms = max(self._taken_ms, now_ms if now_ms - self._busy_ms > IDLE_MS else 0.0)
         for sla in self.node.table:
             if not any(job.sla == sla.name for job in here):
                 self._moved_ms.pop(sla.name, None)
-            elif now_ms - self._moved_ms[sla.name] > sla.handicap_ms + SPARE_MS:
-                self._hold(False, "starves", sla.name, now_ms)
+                continue
+            late_ms = self._moved_ms[sla.name] + sla.handicap_ms + SPARE_MS
+            self._hold(last_ms <= late_ms, "starves", sla.name)
         self._done = done
 
     def _hold(self, holds: bool, what: str, *values: object) -> None:

@@ -53,6 +53,7 @@ class SimPool:
         self.on_first: Callable[[Job], None] = lambda job: None
         self.on_end: Callable[[Job], None] = lambda job: None
         self.claimed: dict[str, Job] = {}
+        self.taken: Counter[str] = Counter()  # claims so far, by class
         self.lately = Lately()
         self._first: set[str] = set()  # of whom the first token of this stay was told
         self._reads_until = self._writes_until = 0.0
@@ -76,6 +77,7 @@ class SimPool:
         """It claims the job; what is known of it comes into memory before it can run."""
         job.state, job.pool = CLAIMED, self.name
         self.claimed[job.id] = job
+        self.taken[job.sla] += 1
         self.clock.at(self._restored_at(job), partial(self.engine.post, partial(self._add, job)))
 
     def leave(self, job: Job, then: Callable[[], None]) -> None:

@@ -53,13 +53,23 @@ def test_whatever_comes_every_invariant_holds(name, system, rate, seed, max_batc
     one = variants(system)[seed % len(variants(system))]
     outcome = play(one, node, HASTY, requests, 15, is_patient=True, is_checked=True)
     assert all(job.state in (FINISHED, REFUSED) for job in outcome.jobs)
-    assert len({job.id for job in outcome.jobs}) == len(outcome.jobs) >= len(requests)
+    assert len({job.id for job in outcome.jobs}) == len(outcome.jobs)
+    if one.switches is not None:  # a baseline's fixed rule may give one core a day's work
+        assert len(outcome.jobs) >= len(requests)
 
 
 def test_whoever_comes_late_may_wait_long_where_the_first_come_is_the_first_served():
     """One place, and two minutes of work before the first batch: no promise of this baseline."""
     requests = wishes(WORKLOADS["chat"], 32768, 2.0, 0, horizon_s=15)
     one = variants("fifo-gpu")[0]
+    outcome = play(one, small(140, 1), HASTY, requests, 15, is_patient=True, is_checked=True)
+    assert all(job.state in (FINISHED, REFUSED) for job in outcome.jobs)
+
+
+def test_whoever_waits_for_the_only_place_does_not_starve():
+    """Three minutes of one chat on the CPU, where nothing is moved to the GPU."""
+    requests = wishes(WORKLOADS["chat"], 32768, 0.8769286061296899, 4114, horizon_s=15)
+    one = variants("without-routing")[0]
     outcome = play(one, small(140, 1), HASTY, requests, 15, is_patient=True, is_checked=True)
     assert all(job.state in (FINISHED, REFUSED) for job in outcome.jobs)
 
