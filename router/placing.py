@@ -66,6 +66,11 @@ class Placer:
     def holds(self, request_id: str | None) -> bool:
         return any(held.request.id == request_id for held in self.held)
 
+    def has(self, entry: Entry) -> bool:
+        """Whether this very message is held."""
+        place = (entry.sla, entry.entry_id)
+        return any((held.entry.sla, held.entry.entry_id) == place for held in self.held)
+
     def by_class(self) -> dict[str, int]:
         """How many are held of each class."""
         return Counter(held.wanted.sla for held in self.held)

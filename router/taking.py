@@ -84,7 +84,13 @@ class Taker:
         self.placer.hold(Held(entry, request, wanted, home))
 
     def is_alone(self, entry: Entry, request_id: str | None) -> bool:
-        """Whether nothing is held under its id any more; else the message is let go."""
+        """Whether nothing is held under its id any more; else the message is let go.
+
+        One that is held itself comes again when nobody has said for long that it is in good hands:
+        this router was too slow to, and took it for abandoned. It stays held.
+        """
+        if self.placer.has(entry):
+            return False
         if self.placer.holds(request_id):
             self.placer.place_all()
         if not self.placer.holds(request_id):

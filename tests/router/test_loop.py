@@ -371,6 +371,33 @@ def test_a_held_message_is_nobodys_to_take_over_and_no_poison(store, report, mak
     assert (queued(store), router.held) == ([request_id], [])
 
 
+@pytest.mark.parametrize("door", ["http", "stream"])
+def test_a_held_message_that_its_slow_router_takes_for_abandoned_is_not_lost(
+    store, report, make_router, door
+):
+    """Found by tests/chaos: a starved router claimed what it held itself, and let it go."""
+    report()
+    fields = {"id": "mine", "prompt": "Hello"}
+    if door == "http":
+        body = msgpack.packb(fields)
+        store.accept(request_id="mine", tenant="default", sla="standard", body=body)
+    else:
+        add(store, fields)
+    router = make_router()
+    entries = router.consumer.read("standard", 10)
+    report(state="loading")
+    router.sight._loads_at = float("-inf")
+    router.handle(entries)
+    key = store.keys.requests("standard")
+    store.redis.xclaim(key, GROUP, "router-0", 0, [entries[0].entry_id], idle=60_000)
+    router.handle(router.consumer.abandoned(1000))
+    assert (left(store), len(router.held)) == ((1, 1), 1)
+    report()
+    router.sight._loads_at = float("-inf")
+    router.turn()
+    assert (queued(store), left(store)) == (["mine"], (0, 0))
+
+
 def test_a_deleted_message_is_let_go(store, report, make_router):
     report()
     request_id, router = add(store, {"prompt": "Hello"}), make_router()
