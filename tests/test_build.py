@@ -18,6 +18,9 @@ HASHES = json.loads((ROOT / "kernels/cpu/build_hash.json").read_text())
 HOST_CODE = [
     "kernels/cpu/host.py",
     "workers/engine/scheduler.py",
+    "workers/engine/places.py",
+    "workers/engine/patience.py",
+    "workers/engine/shortage.py",
     "workers/engine/line.py",
     "workers/engine/pace.py",
     "workers/engine/chunks.py",

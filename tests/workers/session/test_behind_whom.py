@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.workers.session.fakes import item_of, turn_of
-from workers.queue.pool_worker import PoolWorker
+from workers.queue.running import RunningItems
 from workers.queue.wishes import Wishes
 from workers.session.turn import Prepared
 
@@ -16,8 +16,8 @@ def added(item, turn):
     told = {}
     engine = SimpleNamespace(add=lambda *args, **named: told.update(named))
     sessions = SimpleNamespace(engine=engine)
-    worker = SimpleNamespace(running={}, wishes=Wishes(), sessions=sessions)
-    PoolWorker.add(worker, item, Prepared(item.request, (), None, turn))
+    running = RunningItems(None, None, Wishes(), sessions, None, finished=lambda *_: None)
+    running.add(item, Prepared(item.request, (), None, turn))
     return told["keep"], told["behind"]
 
 
