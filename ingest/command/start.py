@@ -8,7 +8,6 @@ in one, too (`start.py honcho`): when whoever read its output is gone (`make sta
 Ctrl-C), it would fall over its own messages and stop nothing.
 """
 
-import http.client
 import json
 import os
 import signal
@@ -19,7 +18,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from ingest.health.ready import SAID_ELSEWHERE, needs_key, reachable, ready_lines
+from ingest.health.ready import (
+    SAID_ELSEWHERE,
+    needs_key,
+    reachable,
+    ready_lines,
+    status_of,
+)
 
 ROOT = Path(__file__).parents[2]
 POLL_S = 0.2
@@ -121,25 +126,13 @@ def wait_until_ready(node: dict[str, Any], honcho: subprocess.Popen[bytes]) -> b
     """True when /readyz answers 200, False when honcho ended before that."""
     patient_until = time.monotonic() + PATIENCE_S
     while honcho.poll() is None:
-        if answers(node["host"], node["port"]):
+        if status_of(node["host"], node["port"], "/readyz") == 200:
             return True
         if time.monotonic() > patient_until:
             print("Not ready yet: `.venv/bin/lockstep doctor` says why.", file=sys.stderr)
             patient_until += PATIENCE_S
         time.sleep(POLL_S)
     return False
-
-
-def answers(host: str, port: int) -> bool:
-    """Whether /readyz says 200."""
-    connection = http.client.HTTPConnection(host, port, timeout=5)
-    try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
 
 
 def stop(honcho: subprocess.Popen[bytes]) -> int:

@@ -19,12 +19,17 @@ def reachable(host: str) -> str:
 
 def needs_key(host: str, port: int) -> bool:
     """Whether the door lets nobody in without an API key."""
+    return status_of(host, port, "/v1/models") == 401
+
+
+def status_of(host: str, port: int, path: str) -> int | None:
+    """What a GET of it answers; None: nothing does."""
     connection = http.client.HTTPConnection(host, port, timeout=5)
     try:
-        connection.request("GET", "/v1/models")
-        return connection.getresponse().status == 401
+        connection.request("GET", path)
+        return connection.getresponse().status
     except (OSError, http.client.HTTPException):
-        return False
+        return None
     finally:
         connection.close()
 

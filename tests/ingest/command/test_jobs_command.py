@@ -7,24 +7,11 @@ import shlex
 import pytest
 
 from ingest.command.main import run
-from tests.ingest.conftest import MODEL, ROOT
-from workers.settings import settings
-from workers.store import Store
-from workers.wire import Keys
+from tests.ingest.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "observing.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 LINES = [line for block in BLOCKS for line in block.splitlines()]
-
-
-@pytest.fixture
-def store(monkeypatch, tiny_home, redis_url):
-    monkeypatch.setenv("LOCKSTEP_HOME", str(tiny_home))
-    monkeypatch.setenv("LOCKSTEP_MODEL", MODEL)
-    monkeypatch.setenv("LOCKSTEP_REDIS_URL", redis_url)
-    settings.cache_clear()
-    yield Store(redis_url, Keys("lockstep"))
-    settings.cache_clear()
 
 
 def accept(store, *names):

@@ -8,30 +8,13 @@ import pytest
 from redis import Redis
 
 from ingest.command.main import COMMANDS, run
-from tests.ingest.conftest import MODEL, ROOT
+from tests.ingest.conftest import ROOT
 from tests.ingest.stub_node import Play, StubNode
 from workers.settings import settings
-from workers.store import Store
-from workers.wire import EndEvent, Keys
+from workers.wire import EndEvent
 
 TEXT = " Paris, of course."
 FAILURE = EndEvent(status="failed", error="logits are not finite", code="numeric_error")
-
-
-@pytest.fixture
-def environment(monkeypatch, tiny_home, redis_url):
-    """Settings of a node over the test's store, for commands that run in this process."""
-    monkeypatch.setenv("LOCKSTEP_HOME", str(tiny_home))
-    monkeypatch.setenv("LOCKSTEP_MODEL", MODEL)
-    monkeypatch.setenv("LOCKSTEP_REDIS_URL", redis_url)
-    settings.cache_clear()
-    yield monkeypatch
-    settings.cache_clear()
-
-
-@pytest.fixture
-def store(environment, redis_url):
-    return Store(redis_url, Keys("lockstep"))
 
 
 @pytest.fixture

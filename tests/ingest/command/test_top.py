@@ -3,7 +3,6 @@
 import json
 from io import StringIO
 
-import pytest
 from rich.console import Console
 
 from ingest.command.main import run
@@ -11,19 +10,6 @@ from ingest.command.top_screen import Speeds, bar, screen
 from ingest.dashboard.look import look
 from tests.ingest.conftest import MODEL
 from tests.ingest.stub_node import StubNode
-from workers.settings import settings
-from workers.store import Store
-from workers.wire import Keys
-
-
-@pytest.fixture
-def store(monkeypatch, tiny_home, redis_url):
-    monkeypatch.setenv("LOCKSTEP_HOME", str(tiny_home))
-    monkeypatch.setenv("LOCKSTEP_MODEL", MODEL)
-    monkeypatch.setenv("LOCKSTEP_REDIS_URL", redis_url)
-    settings.cache_clear()
-    yield Store(redis_url, Keys("lockstep"))
-    settings.cache_clear()
 
 
 def shown(told, **how) -> str:
