@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from ingest.client import Client
-from ingest.jobs.past import end_without_stream
+from ingest.jobs.past import follow
 from ingest.tokens import Entry, TokenReader, cancelled
 from workers.store import Promoted
-from workers.wire import END_ENTRY_ID, EndEvent, TokenEvent
+from workers.wire import EndEvent, TokenEvent
 
 
 class AsyncClient:
@@ -72,13 +72,7 @@ class AsyncClient:
         after  entry id behind which to begin: 0-N has token N - 1
         """
         assert self.reading is not None, "use it in `async with AsyncClient() as client`"
-        store = self.client.store
-        end = await asyncio.to_thread(end_without_stream, store, request_id)
-        if end is not None or after == END_ENTRY_ID:
-            if end is not None:
-                yield end
-            return
-        batches = self.reader.listen(request_id, after)
+        batches = follow(self.client.store, self.reader, request_id, after)
         while batch := await self._next(batches, request_id, timeout_s):
             for _, event in batch:
                 yield event

@@ -20,7 +20,7 @@ from ingest.access.doorkeeper import Doorkeeper, too_much
 from ingest.access.gate import Gate
 from ingest.access.keys import Key
 from ingest.errors import ApiError
-from ingest.jobs.past import end_without_stream
+from ingest.jobs.past import follow
 from ingest.metrics.registry import Metrics
 from ingest.tokens import Entry, TokenReader
 from router.admit import Door, Reject, admit
@@ -33,7 +33,7 @@ from workers.log import logger
 from workers.settings import Settings
 from workers.store import Store
 from workers.text.text_model import TextModel
-from workers.wire import END_ENTRY_ID, EndEvent, Keys, Request
+from workers.wire import EndEvent, Keys, Request
 
 if TYPE_CHECKING:
     from workers.session.files import KvTier
@@ -153,15 +153,6 @@ class Desk:
             raise ApiError(status, result.reason, param=result.field, code=result.code)
         return result
 
-    async def follow(self, request_id: str, after: str = "0-0") -> AsyncIterator[list[Entry]]:
-        """As TokenReader.listen; of a request whose stream has expired already, only the end."""
-        end = await run_sync(end_without_stream, self.store, request_id)
-        if end is not None:
-            yield [(END_ENTRY_ID, end)]
-            return
-        async for entries in self.reader.listen(request_id, after):
-            yield entries
-
     async def cancel(self, request_id: str) -> str:
         """Store.cancel, asked again while the store is away."""
         for attempt in range(CANCEL_TRIES):
@@ -185,7 +176,9 @@ class Visit:
     def events(self) -> AsyncIterator[list[Entry]]:
         """The request's events from the first."""
         desk = self.visitors.desk
-        return desk.reader.listen(self.request.id) if self.is_new else desk.follow(self.request.id)
+        if self.is_new:
+            return desk.reader.listen(self.request.id)
+        return follow(desk.store, desk.reader, self.request.id)
 
     def ended(self, end: EndEvent) -> None:
         """The answer is complete."""

@@ -77,6 +77,11 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
 
 
+def refused(field: str, sentence: str, code: str = "bad_request") -> ApiError:
+    """What is wrong with a field of a body, a query or a header."""
+    return ApiError(400, f"{field}: {sentence}", param=field, code=code)
+
+
 def error_object(error: ApiError) -> dict[str, Any]:
     """OpenAI's error object."""
     kind = TYPES.get(error.status)

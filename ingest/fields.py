@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from secrets import token_hex
 from typing import Any, Final
 
+from ingest.errors import refused
 from workers.wire import DEFAULT_TENANT
 
 SLA_HEADER: Final = "x-lockstep-sla"
@@ -28,3 +29,11 @@ def request_fields(body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[
     fields.setdefault("id", f"req-{token_hex(10)}")
     fields["tenant"] = DEFAULT_TENANT  # never the client's to say
     return fields
+
+
+def flag(body: Mapping[str, Any], name: str, path: str | None = None) -> bool:
+    """A field that is true or false; absent and null are false."""
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise refused(path or name, "must be true or false")
+    return bool(value)

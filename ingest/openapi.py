@@ -5,14 +5,13 @@ a body may hold is checked by admission alone (router/admit.py): this document o
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from ingest.shapes import Json
 from router.schema import request_schema
-
-Json = dict[str, Any]
 
 TEXT: Final[Json] = {"type": "string"}
 ERROR: Final[Json] = {

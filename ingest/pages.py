@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ingest.errors import ApiError
+from ingest.errors import refused
 
 
 def page_of(objects: Sequence[dict[str, Any]], limit: int) -> dict[str, Any]:
@@ -23,6 +23,6 @@ def whole_number(name: str, given: Any, low: int, high: int) -> int:
     text = str(given) if isinstance(given, int | str) and not isinstance(given, bool) else ""
     is_number = text.isascii() and text.isdigit() and len(text) < 10
     if not is_number or not low <= int(text) <= high:
-        reason = f"{name}: must be an integer from {low} to {high}, got {str(given)[:40]!r}"
-        raise ApiError(400, reason, param=name, code="bad_request")
+        sentence = f"must be an integer from {low} to {high}, got {str(given)[:40]!r}"
+        raise refused(name, sentence)
     return int(text)

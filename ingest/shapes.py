@@ -6,6 +6,7 @@ request its session and where it left the session's log.
 
 from typing import Any
 
+from workers.text.text_model import TextModel
 from workers.wire import EndEvent, Request, Usage
 
 Json = dict[str, Any]
@@ -21,6 +22,12 @@ def usage_object(usage: Usage | None) -> Json:
         "total_tokens": prompt + output,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens if usage else 0},
     }
+
+
+def named_token(text: TextModel, pair: tuple[int, float]) -> Json:
+    """A token with its log probability, as OpenAI's two APIs have it."""
+    raw = text.token_bytes(pair[0])
+    return {"token": raw.decode(errors="replace"), "logprob": pair[1], "bytes": list(raw)}
 
 
 def lockstep_object(request: Request, end: EndEvent) -> Json:

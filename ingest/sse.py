@@ -51,6 +51,17 @@ async def unless_gone(
         await asyncio.gather(working, leaving, return_exceptions=True)
 
 
+async def awaited(
+    work: Coroutine[Any, Any, Any], receive: Receive, on_gone: Callable[[], Awaitable[None]]
+) -> Response:
+    """What the work gives, as JSON; nothing for a client that has gone before, told to on_gone."""
+    async with unless_gone(work, receive) as working:
+        if working.done():
+            return json_response(working.result())
+        await on_gone()
+        return Response(status_code=499)  # nobody reads it
+
+
 class EventStream(Response):
     """Sends frames as they come; when the client goes first, gives them up and calls `on_gone`."""
 

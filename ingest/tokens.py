@@ -120,6 +120,8 @@ class TokenReader:
 
         Raises Stopping when this process ends before the request does.
         """
+        if order(after) >= order(END_ENTRY_ID):
+            return
         listener = Listener(self.keys.tokens(request_id), after)
         self.listeners.append(listener)
         self.version += 1

@@ -3,7 +3,6 @@
     turn = await begin(desk, fields, key=key_of(request), door="chat")   accepted, or ApiError
     async for pieces in turn.pieces():                  what came together; [] : only time passed
         TextPiece | ReasoningPiece | ToolCallPiece ...  and at last one EndPiece
-    answer = await whole(turn, request.receive)         or all of it at once
 
 A synchronous request is cancelled when its client goes before the answer is complete: call
 turn.gone(), or let EventStream do it.
@@ -15,12 +14,10 @@ from itertools import chain
 from typing import Any, Final
 
 import xxhash
-from starlette.types import Receive
 
 from ingest.access.keys import Key
 from ingest.desk import Desk, Visit
 from ingest.errors import ApiError, status_of
-from ingest.sse import unless_gone
 from ingest.tokens import Stopping
 from router.answer_form import choice_of, tools_of
 from router.prompt import variables_of
@@ -218,24 +215,6 @@ def reader_of(fields: Mapping[str, Any], text: TextModel) -> AnswerReader:
 def call_id(request_id: str, index: int) -> str:
     """The id of a call: the same whenever the answer is read."""
     return f"call_{xxhash.xxh3_64_hexdigest(f'{request_id} {index}'.encode())}"
-
-
-async def whole(turn: Turn, receive: Receive) -> Answer | None:
-    """The complete answer; None when the client has gone, and then nobody reads it."""
-    async with unless_gone(_collected(turn), receive) as collecting:
-        if not collecting.done():
-            await turn.gone()
-            return None
-        return collecting.result()
-
-
-async def _collected(turn: Turn) -> Answer:
-    answer = Answer()
-    async for pieces in turn.pieces():
-        for piece in pieces:
-            answer.add(piece)
-    assert answer.end is not None, "a token stream ended without its end event"
-    return answer
 
 
 def failure(end: EndEvent) -> ApiError:

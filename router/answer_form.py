@@ -101,11 +101,7 @@ def tool_of(field: str, value: Any) -> Tool:
         raise Refused(
             f"{field}.function", f"must be a map with name and parameters, got {shown(function)}"
         )
-    name = function.get("name")
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        allowed = "must be 1 to 64 of A-Z, a-z, 0-9, _ and -"
-        raise Refused(f"{field}.function.name", f"{allowed}, got {shown(name)}")
-    result: Tool = {"name": name}
+    result: Tool = {"name": name_of(f"{field}.function.name", function.get("name"))}
     if function.get("description") is not None:
         result["description"] = text_of(f"{field}.function.description", function["description"])
     if function.get("parameters") is not None:
@@ -113,6 +109,13 @@ def tool_of(field: str, value: Any) -> Tool:
     if flag(function, "strict", False, f"{field}.function.strict"):
         result["strict"] = True
     return {"type": "function", "function": result}
+
+
+def name_of(field: str, value: Any) -> str:
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        allowed = "must be 1 to 64 of A-Z, a-z, 0-9, _ and -"
+        raise Refused(field, f"{allowed}, got {shown(value)}")
+    return value
 
 
 def schema_of(field: str, value: Any) -> dict[str, Any]:
@@ -159,10 +162,7 @@ def format_of(value: Any) -> tuple[dict[str, Any] | None, bool]:
     given = value.get("json_schema")
     if not isinstance(given, Mapping):
         raise Refused(SCHEMA, f"must be a map with name and schema, got {shown(given)}")
-    name = given.get("name", "answer")
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        allowed = "must be 1 to 64 of A-Z, a-z, 0-9, _ and -"
-        raise Refused(f"{SCHEMA}.name", f"{allowed}, got {shown(name)}")
+    name_of(f"{SCHEMA}.name", given.get("name", "answer"))
     strict = flag(given, "strict", False, f"{SCHEMA}.strict")
     return schema_of(f"{SCHEMA}.schema", given.get("schema")), not strict
 

@@ -13,10 +13,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ingest.errors import ApiError
-from ingest.fields import request_fields
+from ingest.errors import refused
+from ingest.fields import flag, request_fields
+from ingest.shapes import Json
 
-Json = dict[str, Any]
 NAMES: Final[Mapping[str, str]] = {
     "stop": "stop_sequences",
     "response_format": "output_config.format",
@@ -39,8 +39,7 @@ def check(body: Mapping[str, Any]) -> None:
     for name in NOT_OFFERED:
         if body.get(name) is not None:
             raise refused(name, "is not offered", "unsupported")
-    if not isinstance(body.get("stream"), bool | None):
-        raise refused("stream", "must be true or false")
+    flag(body, "stream")
 
 
 def fields_of(body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
@@ -199,7 +198,3 @@ def format_of(config: Any) -> dict[str, Any]:
         raise refused("output_config.format", "must be an object with type json_schema and schema")
     schema = {"name": "answer", "schema": wanted.get("schema"), "strict": True}
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
-
-
-def refused(param: str, sentence: str, code: str = "bad_request") -> ApiError:
-    return ApiError(400, f"{param}: {sentence}", param=param, code=code)

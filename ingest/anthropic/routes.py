@@ -11,13 +11,14 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from ingest.access.gate import key_of, needs
-from ingest.anthropic.asked import NAMES, Json, check, fields_of, refused
+from ingest.anthropic.asked import NAMES, check, fields_of
 from ingest.anthropic.shape import Event, Output, stop_sequence_in
 from ingest.body import read_fields
 from ingest.desk import Desk
-from ingest.errors import ApiError, anthropic_object
+from ingest.errors import ApiError, anthropic_object, refused
 from ingest.renamed import in_words_of
-from ingest.sse import EventStream, frame, json_response, unless_gone
+from ingest.shapes import Json
+from ingest.sse import EventStream, awaited, frame, json_response
 from ingest.turn import EndPiece, Piece, Turn, begin
 from workers.wire import TokenEvent
 
@@ -37,11 +38,7 @@ async def create(request: Request) -> Response:
         turn = await begin(desk, fields, key=key_of(request), door="messages")
     if body.get("stream"):
         return EventStream(frames(desk, turn), turn.gone)
-    async with unless_gone(whole(desk, turn), request.receive) as collecting:
-        if not collecting.done():
-            await turn.gone()
-            return Response(status_code=499)  # nobody reads it
-        return json_response(collecting.result())
+    return await awaited(whole(desk, turn), request.receive, turn.gone)
 
 
 @routes.post("/v1/messages/count_tokens")

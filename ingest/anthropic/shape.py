@@ -12,8 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ingest.anthropic.asked import Json
-from ingest.shapes import lockstep_object
+from ingest.shapes import Json, lockstep_object
 from ingest.turn import EndPiece, Piece, ReasoningPiece, TextPiece, ToolCallPiece
 from workers.text.text_model import TextModel
 from workers.timings import timings_of

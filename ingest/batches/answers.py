@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ingest.access.keys import Key
 from ingest.desk import PATIENT, Desk
-from ingest.errors import ApiError, error_object
+from ingest.errors import ApiError, error_object, refused
 from ingest.fields import request_fields
 from ingest.openai.choices import Choice, collected, fanned_out
 from ingest.openai.delivery import delivery, split
@@ -65,7 +65,7 @@ async def answer_line(desk: Desk, key: Key, asked: Asked, begun: Begin) -> Answe
 
 async def _whole(desk: Desk, key: Key, asked: Asked, begun: Begin) -> Any:
     if asked.body.get("stream"):
-        raise _refused("stream", "a line of a batch is answered whole; leave it out")
+        raise refused("stream", "a line of a batch is answered whole; leave it out")
     if asked.endpoint == "/v1/responses":
         return await _response(desk, key, asked, begun)
     api = APIS[asked.endpoint]
@@ -102,10 +102,6 @@ def fields_of(asked: Asked) -> dict[str, Any]:
     """The request's fields. Raises ApiError."""
     fields = request_fields({**asked.body, "id": asked.request_id}, {})
     if fields.setdefault("sla", CLASS) != CLASS:
-        raise _refused("sla", f"a batch runs as class {CLASS!r}; leave it out")
+        raise refused("sla", f"a batch runs as class {CLASS!r}; leave it out")
     fields.setdefault("deadline_ms", max(1, asked.left_ms))
     return fields
-
-
-def _refused(field: str, sentence: str) -> ApiError:
-    return ApiError(400, f"{field}: {sentence}", param=field, code="bad_request")

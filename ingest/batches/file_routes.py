@@ -20,7 +20,7 @@ from ingest.batches.clerk import Clerk
 from ingest.batches.rows import whole_rows_end
 from ingest.batches.shelf import FileRecord, NoRoom, Shelf, new_id, pieces
 from ingest.batches.upload import Form, read_form
-from ingest.errors import ApiError
+from ingest.errors import ApiError, refused
 from ingest.pages import page_of, whole_number
 from ingest.sse import json_response
 
@@ -107,8 +107,7 @@ def record_of(form: Form) -> FileRecord:
     """Raises ApiError that names the field."""
     purpose = form.fields.get("purpose")
     if purpose not in PURPOSES:
-        reason = f"purpose: must be {' or '.join(PURPOSES)}, got {purpose!r}"
-        raise ApiError(400, reason, param="purpose", code="bad_request")
+        raise refused("purpose", f"must be {' or '.join(PURPOSES)}, got {purpose!r}")
     now_s = int(time.time())
     return FileRecord(
         id=new_id("file-"),
@@ -123,8 +122,7 @@ def kept_s(seconds: Any, fields: dict[str, Any]) -> int:
     """What expires_after asks for. Raises ApiError."""
     anchor = fields.get("expires_after[anchor]", "created_at")
     if anchor != "created_at":
-        reason = "expires_after[anchor]: must be created_at"
-        raise ApiError(400, reason, param="expires_after[anchor]", code="bad_request")
+        raise refused("expires_after[anchor]", "must be created_at")
     return (
         KEPT_S
         if seconds is None
@@ -147,7 +145,7 @@ def page(shelf: Shelf, tenant: str, request: Request) -> dict[str, Any]:
     limit = whole_number("limit", asked.get("limit", str(LIMIT)), 1, LIMIT)
     order, purpose = asked.get("order", "desc"), asked.get("purpose")
     if order not in ("asc", "desc"):
-        raise ApiError(400, "order: must be asc or desc", param="order", code="bad_request")
+        raise refused("order", "must be asc or desc")
     newest_first = order == "desc"
     records = shelf.records(tenant, newest_first=newest_first, after=asked.get("after", ""))
     wanted = (r for r in records if purpose in (None, r.purpose))

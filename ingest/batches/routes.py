@@ -22,7 +22,7 @@ from ingest.batches.file_routes import KEPT_MAX_S, KEPT_MIN_S, KEPT_S, found
 from ingest.batches.record import BATCH_ID, Batch, batch_object, window_s
 from ingest.batches.shelf import new_id
 from ingest.body import read_fields
-from ingest.errors import ApiError
+from ingest.errors import ApiError, refused
 from ingest.pages import page_of, whole_number
 from ingest.sse import json_response
 
@@ -146,7 +146,3 @@ def page(clerk: Clerk, tenant: str, limit: int, after: str) -> dict[str, Any]:
         raise refused("after", "must be the id of a batch")
     ids = islice(clerk.books.ids(tenant, after=after), limit + 1)
     return page_of([shown(clerk, tenant, batch_id) for batch_id in ids], limit)
-
-
-def refused(field: str, sentence: str) -> ApiError:
-    return ApiError(400, f"{field}: {sentence}", param=field, code="bad_request")

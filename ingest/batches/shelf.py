@@ -15,7 +15,6 @@ here knows Redis: what a batch has done is told by the files alone, whatever is 
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +23,8 @@ from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
 import msgspec
+
+from workers.clock import now_ms
 
 FILE_ID: Final = re.compile(r"file-[0-9a-f]{24}")
 UPLOAD: Final = ".upload-"
@@ -51,7 +52,7 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 def new_id(prefix: str) -> str:
     """24 hex digits behind the prefix: 12 of Unix milliseconds, 12 at random."""
-    return f"{prefix}{time.time_ns() // 1_000_000:012x}{token_hex(6)}"
+    return f"{prefix}{now_ms():012x}{token_hex(6)}"
 
 
 class Shelf:

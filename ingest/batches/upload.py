@@ -14,7 +14,7 @@ from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect
 
-from ingest.errors import ApiError
+from ingest.errors import ApiError, refused
 
 FORM_BYTES: Final = 64 * 1024  # of a body beside its file
 VALUE_BYTES: Final = 1024  # of a field
@@ -94,8 +94,7 @@ class FormReader:
             return
         self.value += data[begin:end]
         if len(self.value) > VALUE_BYTES:
-            reason = f"{self.name[:64]}: must have at most {VALUE_BYTES} bytes"
-            raise ApiError(400, reason, param=self.name[:64], code="bad_request")
+            raise refused(self.name[:64], f"must have at most {VALUE_BYTES} bytes")
 
     def part_ends(self) -> None:
         if self.name != FILE_FIELD:
@@ -123,7 +122,7 @@ async def read_form(request: Request, target: Any, file_bytes_max: int) -> Form:
     if not reader.is_done:
         raise no_form("it ends before its last boundary")
     if reader.form.filename is None:
-        raise ApiError(400, "file: is required", param=FILE_FIELD, code="bad_request")
+        raise refused(FILE_FIELD, "is required")
     return reader.form
 
 

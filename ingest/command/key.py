@@ -8,7 +8,6 @@ remove  within a second it opens nothing more; what it asked for goes on
 
 import json
 import re
-import time
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -28,6 +27,7 @@ from ingest.access.keys import (
     rotate_key,
 )
 from ingest.command.failure import USAGE, Failure
+from workers.clock import now_ms
 from workers.settings import settings
 from workers.store import Store
 from workers.wire import DEFAULT_TENANT
@@ -62,7 +62,7 @@ def add_command(
     as_json: AsJson = False,
 ) -> None:
     """Make a key and print its secret."""
-    now_ms = time.time_ns() // 1_000_000
+    at_ms = now_ms()
     limits = Limits(
         requests_per_min=requests_per_min, tokens_per_min=tokens_per_min, concurrent=concurrent
     )
@@ -71,8 +71,8 @@ def add_command(
         tenant=tenant,
         scopes=tuple(dict.fromkeys(scope or GIVEN)),
         limits=limits,
-        created_ms=now_ms,
-        expires_ms=now_ms + 1000 * seconds(expires, "expires") if expires else None,
+        created_ms=at_ms,
+        expires_ms=at_ms + 1000 * seconds(expires, "expires") if expires else None,
     )
     try:
         secret = add_key(Store.of(settings()), key)
@@ -84,8 +84,8 @@ def add_command(
 @app.command("list")
 def list_command(as_json: AsJson = False) -> None:
     """All keys, by name."""
-    now_ms = time.time_ns() // 1_000_000
-    rows = [shown(key, now_ms) for key in read_keys(Store.of(settings())).values()]
+    at_ms = now_ms()
+    rows = [shown(key, at_ms) for key in read_keys(Store.of(settings())).values()]
     if as_json:
         print(json.dumps({"keys": rows}))
         return
@@ -106,9 +106,9 @@ def rotate_command(
     as_json: AsJson = False,
 ) -> None:
     """Make a new secret for a key and print it."""
-    store, now_ms = Store.of(settings()), time.time_ns() // 1_000_000
+    store, at_ms = Store.of(settings()), now_ms()
     try:
-        secret = rotate_key(store, name, now_ms=now_ms, overlap_s=seconds(overlap, "overlap"))
+        secret = rotate_key(store, name, now_ms=at_ms, overlap_s=seconds(overlap, "overlap"))
     except BadKey as bad:
         raise Failure(str(bad)) from None
     tell(secret, read_keys(store)[name], as_json)
@@ -136,10 +136,10 @@ def tell(secret: str, key: Key, as_json: bool) -> None:
     print(secret)
 
 
-def shown(key: Key, now_ms: int) -> dict[str, Any]:
+def shown(key: Key, at_ms: int) -> dict[str, Any]:
     """What may be seen of a key."""
-    is_rotating = now_ms < key.old_until_ms
-    state = "expired" if key.is_expired(now_ms) else "two secrets" if is_rotating else ""
+    is_rotating = at_ms < key.old_until_ms
+    state = "expired" if key.is_expired(at_ms) else "two secrets" if is_rotating else ""
     return {
         "id": key.id,
         "tenant": key.tenant,

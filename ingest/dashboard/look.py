@@ -6,20 +6,19 @@ Five round trips; nothing of a request's text or messages is in it.
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from ingest.health.programs import kept_programs
 from ingest.health.pulse import Pulse, take_pulse
 from ingest.metrics.class_rows import by_plan, class_rows
+from ingest.shapes import Json
 from workers.clock import now_ms
 from workers.job_list import FIELDS, job_of
 from workers.promises import pressures
 from workers.store import Store
 from workers.wire import POOLS, PoolLoad, full_id, split_id
-
-Json = dict[str, Any]
 
 SHOWN: Final = 10  # jobs of each list
 FAILURES: Final = 8

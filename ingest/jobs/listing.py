@@ -19,7 +19,7 @@ from fastapi.responses import Response
 
 from ingest.access.gate import key_of, needs
 from ingest.desk import Desk
-from ingest.errors import ApiError
+from ingest.errors import refused
 from ingest.jobs.routes import job_object
 from ingest.sessions.routes import limit_of
 from ingest.sse import json_response
@@ -97,7 +97,3 @@ def page_object(page: Page) -> dict[str, Any]:
         "has_more": page.next is not None,
         "next": None if page.next is None else str(page.next),
     }
-
-
-def refused(name: str, reason: str) -> ApiError:
-    return ApiError(400, f"{name}: {reason}", param=name, code="bad_request")

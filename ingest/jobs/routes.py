@@ -17,8 +17,9 @@ from fastapi.responses import Response
 from ingest.access.gate import key_of, needs
 from ingest.body import read_fields
 from ingest.desk import Desk
-from ingest.errors import ApiError
+from ingest.errors import ApiError, refused
 from ingest.fields import request_fields
+from ingest.jobs.past import follow
 from ingest.jobs.unread import known
 from ingest.shapes import usage_object
 from ingest.sse import KEEP_ALIVE, EventStream, frame, json_response
@@ -97,8 +98,7 @@ async def promote(request_id: str, request: Request) -> Response:
     sla = (await read_fields(request)).get("sla")
     classes = desk.keys.classes
     if not isinstance(sla, str) or sla not in classes:
-        reason = f"sla: must be one of {', '.join(classes)}, got {sla!r}"
-        raise ApiError(400, reason, param="sla", code="bad_request")
+        raise refused("sla", f"must be one of {', '.join(classes)}, got {sla!r}")
     told = await run_sync(desk.store.promote, asked_for(request, request_id), sla)
     if told.result == "unknown":
         raise unknown(request_id)
@@ -128,7 +128,7 @@ async def events(request_id: str, request: Request) -> Response:
 async def event_frames(desk: Desk, request_id: str, after: str) -> AsyncIterator[bytes]:
     """One frame an entry. A process that ends closes the stream; its client resumes it."""
     try:
-        async for entries in desk.follow(request_id, after):
+        async for entries in follow(desk.store, desk.reader, request_id, after):
             frames = [event_frame(entry_id, event) for entry_id, event in entries]
             yield b"".join(frames) or KEEP_ALIVE
     except Stopping:

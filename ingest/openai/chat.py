@@ -11,7 +11,7 @@ from typing import Final
 
 from ingest.openai.choices import Choice, head_of, usage_of, with_lockstep
 from ingest.openai.delivery import Delivery
-from ingest.shapes import Json
+from ingest.shapes import Json, named_token
 from ingest.turn import (
     Answer,
     EndPiece,
@@ -32,9 +32,7 @@ class Chat:
 
     def __init__(self, choices: Sequence[Choice], text: TextModel, how: Delivery) -> None:
         self.choices, self.text = choices, text
-        self.head = head_of(choices[0].turn.request, text, "chatcmpl", f"{KIND}.chunk")
-        if how.include_usage:
-            self.head["usage"] = None  # in every chunk but the one that has it
+        self.head = head_of(choices[0].turn.request, text, "chatcmpl", f"{KIND}.chunk", how)
 
     def whole(self, answers: Sequence[Answer]) -> Json:
         """The answer as one object."""
@@ -67,10 +65,6 @@ class Chat:
         else:
             yield self._end(choice, piece)
 
-    def usage(self, ends: Sequence[EndPiece]) -> Json:
-        """The chunk that stream_options.include_usage asks for."""
-        return {**self.head, "choices": [], "usage": usage_of(self.choices, ends)}
-
     def chunk(self, choice: Choice, delta: Json, logprobs: Sequence[Pairs] = ()) -> Json:
         said: Json = {
             "index": choice.index,
@@ -93,12 +87,8 @@ class Chat:
         return {"content": [self._logprob(pairs, wanted) for pairs in tokens], "refusal": None}
 
     def _logprob(self, pairs: Pairs, wanted: int) -> Json:
-        top = [self._named(pair) for pair in pairs[1 : 1 + wanted]]
-        return {**self._named(pairs[0]), "top_logprobs": top}
-
-    def _named(self, pair: tuple[int, float]) -> Json:
-        raw = self.text.token_bytes(pair[0])
-        return {"token": raw.decode(errors="replace"), "logprob": pair[1], "bytes": list(raw)}
+        top = [named_token(self.text, pair) for pair in pairs[1 : 1 + wanted]]
+        return {**named_token(self.text, pairs[0]), "top_logprobs": top}
 
 
 def message_of(answer: Answer) -> Json:

@@ -8,20 +8,19 @@ another choice (workers/engine/sampler.py). What their prompts share is computed
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import xxhash
 
 from ingest.access.keys import Key
 from ingest.desk import Desk
-from ingest.errors import ApiError
+from ingest.errors import refused
+from ingest.openai.delivery import CHOICES_MAX, Delivery
 from ingest.shapes import Json, lockstep_object, usage_object
 from ingest.turn import Answer, EndPiece, Piece, Turn, begin
 from workers.text.text_model import TextModel
 from workers.timings import timings_of
 from workers.wire import Request, Usage, full_id
-
-CHOICES_MAX: Final = 128  # of one answer, over all its prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,8 @@ def fanned_out(
         return [{**fields, **prompts[0]}]
     if len(prompts) * n > CHOICES_MAX:
         name = "n" if n > 1 else "prompt"
-        reason = f"{name}: asks for {len(prompts) * n} choices; at most {CHOICES_MAX} are offered"
-        raise ApiError(400, reason, param=name, code="bad_request")
+        asked = f"asks for {len(prompts) * n} choices"
+        raise refused(name, f"{asked}; at most {CHOICES_MAX} are offered")
     own_id = str(fields["id"])
     common = {**fields}
     if "seed" not in fields:
@@ -123,15 +122,16 @@ async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[Choice, list[
             await gone(choices)
 
 
-def head_of(request: Request, text: TextModel, prefix: str, kind: str) -> Json:
-    """What stands in every object of an answer."""
-    return {
+def head_of(request: Request, text: TextModel, prefix: str, kind: str, how: Delivery) -> Json:
+    """What stands in every object of an answer; usage: in every chunk but the one that has it."""
+    head: Json = {
         "id": f"{prefix}-{request.own_id}",
         "object": kind,
         "created": request.arrival_ms // 1000,
         "model": request.model,
         "system_fingerprint": f"fp_{text.weights_digest[:12]}",
     }
+    return head | {"usage": None} if how.include_usage else head
 
 
 def usage_of(choices: Sequence[Choice], ends: Sequence[EndPiece]) -> Json:

@@ -21,9 +21,7 @@ class Completion:
     def __init__(self, choices: Sequence[Choice], text: TextModel, how: Delivery) -> None:
         self.choices, self.text, self.echo = choices, text, how.echo
         self.shown = [0] * len(choices)  # characters before the next token, for text_offset
-        self.head = head_of(choices[0].turn.request, text, "cmpl", KIND)
-        if how.include_usage:
-            self.head["usage"] = None  # in every chunk but the one that has it
+        self.head = head_of(choices[0].turn.request, text, "cmpl", KIND, how)
 
     def whole(self, answers: Sequence[Answer]) -> Json:
         """The answer as one object."""
@@ -55,10 +53,6 @@ class Completion:
             last = self.chunk(choice, "")
             last["choices"][0]["finish_reason"] = piece.finish_reason
             yield with_lockstep(last, [choice], [piece])
-
-    def usage(self, ends: Sequence[EndPiece]) -> Json:
-        """The chunk that stream_options.include_usage asks for."""
-        return {**self.head, "choices": [], "usage": usage_of(self.choices, ends)}
 
     def chunk(self, choice: Choice, text: str) -> Json:
         return {**self.head, "choices": [self._choice(choice, text)]}

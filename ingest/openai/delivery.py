@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ingest.errors import ApiError
+from ingest.errors import refused
+from ingest.fields import flag
 
-COMPLETION_MAX_TOKENS: Final = 16  # the completions API's own default
+COMPLETIOCHOICES_MAX_TOKENS: Final = 16  # the completions API's own default
 PROMPT_OF: Final = {"chat": "messages", "completions": "prompt"}
-N_MAX: Final = 128
+CHOICES_MAX: Final = 128  # of one answer, over all its prompts
 DELIVERY: Final = ("stream", "stream_options", "n", "best_of", "echo")  # no fields of a request
 
 
@@ -30,8 +31,8 @@ def delivery(body: Mapping[str, Any]) -> Delivery:
     stream = flag(body, "stream")
     n = body.get("n")
     n = 1 if n is None else n
-    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= N_MAX:
-        raise refused("n", f"must be an integer from 1 to {N_MAX}, got {n!r}")
+    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= CHOICES_MAX:
+        raise refused("n", f"must be an integer from 1 to {CHOICES_MAX}, got {n!r}")
     if body.get("best_of") not in (None, n):
         raise refused("best_of", "is not offered; it must be absent or equal to n")
     echo = flag(body, "echo")
@@ -49,14 +50,6 @@ def include_usage(body: Mapping[str, Any], stream: bool) -> bool:
     return flag(options, "include_usage", "stream_options.include_usage")
 
 
-def flag(body: Mapping[str, Any], name: str, path: str | None = None) -> bool:
-    """A field that is true or false; absent and null are false."""
-    value = body.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise refused(path or name, "must be true or false")
-    return bool(value)
-
-
 def split(api: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The fields that all choices share, and of each prompt those of its own.
 
@@ -71,7 +64,7 @@ def split(api: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[dic
         raise refused(wanted, "is required")
     if api == "chat":
         return common, [{wanted: fields[wanted]}]
-    common.setdefault("max_tokens", COMPLETION_MAX_TOKENS)
+    common.setdefault("max_tokens", COMPLETIOCHOICES_MAX_TOKENS)
     return common, [{wanted: prompt} for prompt in prompts_of(fields["prompt"])]
 
 
@@ -79,7 +72,3 @@ def prompts_of(prompt: Any) -> list[Any]:
     """A text, a list of token ids, or a list of such prompts."""
     is_list_of_prompts = isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list)
     return prompt if is_list_of_prompts else [prompt]
-
-
-def refused(field: str, sentence: str) -> ApiError:
-    return ApiError(400, f"{field}: {sentence}", param=field, code="bad_request")

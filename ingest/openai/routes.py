@@ -4,6 +4,7 @@ A synchronous request is cancelled when its client goes before the answer is com
 """
 
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -14,10 +15,11 @@ from ingest.desk import Desk
 from ingest.errors import ApiError, error_object
 from ingest.fields import request_fields
 from ingest.openai.chat import Chat
-from ingest.openai.choices import Choice, begin_all, collected, fanned_out, gone, merged
+from ingest.openai.choices import Choice, begin_all, collected, fanned_out, gone, merged, usage_of
 from ingest.openai.completion import Completion
 from ingest.openai.delivery import Delivery, delivery, split
-from ingest.sse import DONE, KEEP_ALIVE, EventStream, frame, json_response, unless_gone
+from ingest.shapes import Json
+from ingest.sse import DONE, KEEP_ALIVE, EventStream, awaited, frame
 from ingest.turn import EndPiece
 
 routes = APIRouter(dependencies=[needs("infer")])
@@ -46,22 +48,15 @@ async def answer(api: str, request: Request) -> Response:
     listed = fanned_out(fields, prompts, how.n, key.tenant)
     choices = await begin_all(desk, listed, key=key, door=api)
     shape = SHAPES[api](choices, desk.text_model(), how)
+    on_gone = partial(gone, choices)
     if how.stream:
-
-        async def left() -> None:
-            await gone(choices)
-
-        return EventStream(stream(choices, shape, how), left)
-    return await whole(choices, shape, request)
+        return EventStream(stream(choices, shape, how), on_gone)
+    return await awaited(whole(choices, shape), request.receive, on_gone)
 
 
-async def whole(choices: Sequence[Choice], shape: Chat | Completion, request: Request) -> Response:
-    """The complete answer, or nothing for a client that has gone."""
-    async with unless_gone(collected(choices), request.receive) as collecting:
-        if not collecting.done():
-            await gone(choices)
-            return Response(status_code=499)  # nobody reads it
-        return json_response(shape.whole(collecting.result()))
+async def whole(choices: Sequence[Choice], shape: Chat | Completion) -> Json:
+    """The complete answer."""
+    return shape.whole(await collected(choices))
 
 
 async def stream(
@@ -84,5 +79,8 @@ async def stream(
     except ApiError as error:
         yield b"".join(out) + frame(error_object(error)) + DONE
         return
-    usage = [frame(shape.usage([ends[c.index] for c in choices]))] if how.include_usage else []
-    yield b"".join([*usage, DONE])
+    last = b""
+    if how.include_usage:
+        usage = usage_of(choices, [ends[choice.index] for choice in choices])
+        last = frame({**shape.head, "choices": [], "usage": usage})
+    yield last + DONE

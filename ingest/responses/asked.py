@@ -8,8 +8,10 @@ ignored, by its absence here (docs/openai.md).
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ingest.fields import request_fields
-from ingest.responses.items import Json, input_items, messages_of, refused
+from ingest.errors import refused
+from ingest.fields import flag, request_fields
+from ingest.responses.items import input_items, messages_of
+from ingest.shapes import Json
 
 NAMES: Final[Mapping[str, str]] = {
     "max_tokens": "max_output_tokens",
@@ -34,8 +36,7 @@ def check(body: Mapping[str, Any]) -> None:
             hint = "; use previous_response_id" if name == "conversation" else ""
             raise refused(name, f"is not offered{hint}", "unsupported")
     for name in ("stream", "store", "background"):
-        if not isinstance(body.get(name), bool | None):
-            raise refused(name, "must be true or false")
+        flag(body, name)
     if body.get("truncation") not in (None, "disabled"):
         raise refused("truncation", "must be disabled: nothing is left out unasked", "unsupported")
     include = body.get("include") or []

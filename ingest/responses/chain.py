@@ -7,8 +7,10 @@ is a branch: it begins a session of its own, and finds the beginning that it sha
 
 from dataclasses import dataclass, field
 
-from ingest.responses.items import Json, messages_of, refused
+from ingest.errors import refused
+from ingest.responses.items import messages_of
 from ingest.responses.kept import Kept, Shelf
+from ingest.shapes import Json
 
 FIELD = "previous_response_id"
 UNDER_WAY = ("queued", "in_progress")

@@ -11,12 +11,13 @@ from anyio.to_thread import run_sync
 
 from ingest.access.keys import Key
 from ingest.desk import Desk, Receipt
-from ingest.errors import ApiError
+from ingest.errors import ApiError, refused
 from ingest.responses.asked import fields_of, tools_of
 from ingest.responses.chain import FIELD, UNDER_WAY, Chain, chain_of, not_found, session_for
-from ingest.responses.items import Json, input_items, refused
+from ingest.responses.items import input_items
 from ingest.responses.kept import Kept, Shelf
 from ingest.responses.shape import Event, Output, head_of
+from ingest.shapes import Json
 from ingest.sse import KEEP_ALIVE, frame
 from ingest.turn import Turn, begin, failure, reader_of
 from workers.wire import TERMINAL, full_id

@@ -12,9 +12,9 @@ What is wrong is refused by its path: input[2].content[0].
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ingest.errors import ApiError
+from ingest.errors import refused
+from ingest.shapes import Json
 
-Json = dict[str, Any]
 ROLES: Final = ("user", "assistant", "system", "developer")
 TEXTS: Final = ("input_text", "output_text", "text")
 ONLY_TEXT: Final = "text alone is offered, no images, files or audio"
@@ -92,7 +92,3 @@ def _text(item: Mapping[str, Any], name: str, path: str) -> str:
     if not isinstance(value, str):
         raise refused(f"{path}.{name}", "must be a text")
     return value
-
-
-def refused(param: str, sentence: str, code: str = "bad_request") -> ApiError:
-    return ApiError(400, f"{param}: {sentence}", param=param, code=code)

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from ingest.responses.items import Json
+from ingest.shapes import Json
 from workers.store import Store
 
 RESPONSE_ID: Final = re.compile(r"resp_[0-9a-f]{24,32}(-[0-9]{1,6})?")  # and no other tenant's

@@ -27,9 +27,9 @@ from ingest.renamed import in_words_of
 from ingest.responses.asked import NAMES, check
 from ingest.responses.chain import UNDER_WAY
 from ingest.responses.going import Going, again, begun, frames, settled, unknown, whole
-from ingest.responses.items import Json
 from ingest.responses.kept import Kept, Shelf
-from ingest.sse import EventStream, json_response, unless_gone
+from ingest.shapes import Json
+from ingest.sse import EventStream, awaited, json_response
 from workers.wire import full_id
 
 routes = APIRouter(dependencies=[needs("infer")])
@@ -52,11 +52,7 @@ async def create(request: Request) -> Response:
     if body.get("background"):
         await going.turn.left()
         return json_response(going.output.response)
-    async with unless_gone(whole(going), request.receive) as collecting:
-        if not collecting.done():
-            await going.turn.gone()
-            return Response(status_code=499)  # nobody reads it
-        return json_response(collecting.result())
+    return await awaited(whole(going), request.receive, going.turn.gone)
 
 
 @routes.get("/v1/responses/{response_id}")

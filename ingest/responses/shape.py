@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ingest.errors import ApiError
-from ingest.responses.items import Json
-from ingest.shapes import lockstep_object
+from ingest.shapes import Json, lockstep_object, named_token
 from ingest.turn import EndPiece, Pairs, Piece, ReasoningPiece, TextPiece, ToolCallPiece
 from workers.text.text_model import TextModel
 from workers.timings import timings_of
@@ -182,12 +181,8 @@ class Output:
 
     def _named(self, logprobs: Sequence[Pairs]) -> list[Json]:
         wanted = self.request.params.logprobs or 0
-        named = [[self._token(pair) for pair in pairs] for pairs in logprobs]
+        named = [[named_token(self.text, pair) for pair in pairs] for pairs in logprobs]
         return [{**chosen, "top_logprobs": top[:wanted]} for chosen, *top in named]
-
-    def _token(self, pair: tuple[int, float]) -> Json:
-        raw = self.text.token_bytes(pair[0])
-        return {"token": raw.decode(errors="replace"), "logprob": pair[1], "bytes": list(raw)}
 
 
 PREFIX: Final = {"message": "msg", "function_call": "fc", "reasoning": "rs"}

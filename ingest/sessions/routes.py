@@ -17,7 +17,7 @@ from fastapi.responses import Response
 
 from ingest.access.gate import key_of, needs
 from ingest.desk import Desk
-from ingest.errors import ApiError
+from ingest.errors import ApiError, refused
 from ingest.pages import page_of
 from ingest.sessions.holder import held, session_object
 from ingest.sse import json_response
@@ -113,8 +113,7 @@ def head_of(desk: Desk, tenant: str, session_id: str) -> Any:
         manifest = desk.tier().sessions.head(tenant, session_id)
     except ValueError:
         reason = "1 to 64 letters, digits, - and _, without --"
-        message = f"id: must be {reason}, got {session_id[:100]!r}"
-        raise ApiError(400, message, param="id", code="bad_request") from None
+        raise refused("id", f"must be {reason}, got {session_id[:100]!r}") from None
     if manifest is None:
         message = f"id: there is no session {session_id!r}"
         raise ApiError(404, message, param="id", code="session_not_found")
@@ -127,6 +126,5 @@ def limit_of(text: str | None) -> int:
         return LIMIT
     is_number = text.isascii() and text.isdigit() and len(text) < 6
     if not is_number or not 1 <= int(text) <= LIMIT_MAX:
-        message = f"limit: must be 1 to {LIMIT_MAX}, got {text[:40]!r}"
-        raise ApiError(400, message, param="limit", code="bad_request")
+        raise refused("limit", f"must be 1 to {LIMIT_MAX}, got {text[:40]!r}")
     return int(text)
