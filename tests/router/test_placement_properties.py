@@ -6,9 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as with_fields
 
+from router.burden import keeps_pace
+from router.forecast import Forecast
 from router.placement import place
 from router.pools import BLOCK_TOKENS, PoolView
 from router.replan import LOST_AT_ONCE, QUEUED_AT_ONCE, RUNNING_AT_ONCE, Job, replan
+from router.ways import strain
 from tests.router.node_pictures import CPU_COST, GPU_COST, NOW_MS, OUTPUT, TABLE, wanted
 
 classes = st.sampled_from(TABLE.names)
@@ -110,12 +113,32 @@ def test_the_reason_is_a_sentence_that_names_the_pools(request, home, node):
         assert name in plan.reason
 
 
+def strain_of(request, plan):
+    """The largest part of a promise that it takes; realtime promises nothing about its end."""
+    return strain(request, Forecast(plan.wait_ms, plan.ttft_ms, plan.tpot_ms, 0.0), TABLE, NOW_MS)
+
+
+def is_twice_as_good(request, plan, other):
+    return 2 * strain_of(request, plan) <= strain_of(request, other)
+
+
 @given(requests(), homes, nodes)
 def test_where_a_less_urgent_request_has_room_a_more_urgent_one_has_it_too(request, home, node):
+    """Or it waits: its promise is kept so, or it would not be twice as well off there, or it would
+    break the pace of those that run there.
+    """
     patient = replace(request, sla="batch", deadline_ms=None)
-    if place(patient, home, node, TABLE, NOW_MS).kind not in ("wait", "refuse"):
-        urgent = replace(patient, sla="realtime")
-        assert place(urgent, home, node, TABLE, NOW_MS).kind not in ("wait", "refuse")
+    taken = place(patient, home, node, TABLE, NOW_MS)
+    if taken.kind in ("wait", "refuse"):
+        return
+    urgent = replace(patient, sla="realtime")
+    plan = place(urgent, home, node, TABLE, NOW_MS)
+    assert plan.kind != "refuse"
+    if plan.kind == "wait":
+        there = next(pool for pool in node if pool.name == (taken.then or taken.pool))
+        elsewhere = place(urgent, home, [there], TABLE, NOW_MS)
+        kept, joins = strain_of(urgent, plan) <= 1, keeps_pace(urgent, there, TABLE)
+        assert kept or not joins or not is_twice_as_good(urgent, elsewhere, plan)
 
 
 @settings(max_examples=60)

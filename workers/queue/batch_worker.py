@@ -163,8 +163,7 @@ class BatchWorker(RqWorker):
     ) -> Any:
         """The next piece of work; None when there is none left to wait for."""
         if timeout is None:  # burst
-            while not self.patiently(self.claim) and self.held:  # ends are still being written
-                time.sleep(0.01)
+            self.claim_more()
         idle_since, wake_s = time.monotonic(), BURST_WAKE_S if timeout is None else LULL_S
         while not self._stop_requested:
             message = self.next_message(wake_s)
@@ -247,6 +246,13 @@ class BatchWorker(RqWorker):
         for item in items:
             self.hand_in(item)
         return len(items)
+
+    def claim_more(self) -> None:
+        """Claim something, also when all places are taken by what is being written as ended."""
+        idle = False
+        while not self.patiently(self.claim) and not idle:
+            idle = not self.held  # only now is there room for certain: one more look
+            time.sleep(0.01)
 
     def room(self) -> int:
         """Places for more; negative while some are displaced."""

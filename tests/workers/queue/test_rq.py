@@ -175,5 +175,23 @@ def test_a_burst_runs_what_there_is_and_quits(node):
     assert int(node.redis.hget(node.keys.worker("burst"), "successful_job_count")) == 12
 
 
+def test_a_burst_looks_again_when_the_last_end_is_written_behind_its_back(node):
+    """The writer gave the last place free after the claim that found none: others still wait."""
+
+    class FullAtFirst(PoolWorker):
+        looks = 0
+
+        def room(self):
+            self.looks += 1
+            return 0 if self.looks == 1 else super().room()
+
+    node.route("r1", max_tokens=5)
+    pulse = Pulse()
+    engine = FakeEngine(after_layer(pulse))
+    worker = FullAtFirst(node.store, "cpu", engine, name="burst", capacity=8, pulse=pulse)
+    assert worker.work(burst=True) is True
+    node.check_ended("r1")
+
+
 def test_a_burst_with_nothing_to_do_quits(node):
     assert burst_worker(node).work(burst=True) is False
