@@ -12,6 +12,7 @@ from math import prod
 from typing import Final
 
 from kernels.ops import BLOCK_TOKENS, kv_shape
+from workers.cgroup import memory_limit
 from workers.model.config import ModelConfig
 from workers.settings import Settings
 
@@ -92,5 +93,6 @@ def kv_shape_of(config: ModelConfig, num_blocks: int) -> Sequence[int]:
 
 
 def machine_bytes() -> int:
-    """RAM of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """RAM that we may have of this machine."""
+    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(ram, memory_limit() or ram)
