@@ -5,6 +5,7 @@ What they have a reader run is run against a live node in tests/node/test_readme
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,20 @@ def test_every_make_target_that_is_named_is_there():
 def test_every_setting_that_is_named_exists():
     known = {f"LOCKSTEP_{name.upper()}" for name in Settings.model_fields}
     assert set(re.findall(r"LOCKSTEP_[A-Z_]+", ALL)) <= known | {"LOCKSTEP_HOME"}
+
+
+def test_every_route_that_is_named_exists():
+    """Names in capitals stand for anything; docs/api.md is made from the code."""
+    routes = re.findall(r"(?m)^\| `([A-Z]+ /\S*)`", (ROOT / "docs/api.md").read_text())
+    there = [re.compile(re.sub(r"\{[^}]+\}", "[^/]+", route)) for route in routes]
+    named = set(re.findall(r"`((?:GET|POST|DELETE) /(?:v1/[^?`\s]+|\w*))[?`]", ALL))
+    assert len(named) >= 20
+    assert not {route for route in named if not any(one.fullmatch(route) for one in there)}
+
+
+def test_settings_that_are_shown_are_taken():
+    """Each `toml` block, as lockstep.toml."""
+    blocks = re.findall(r"```toml\n(.*?)```", ALL, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        Settings(**tomllib.loads(block))
