@@ -33,6 +33,8 @@ def wait_for(condition: Callable[[], Any], what: str, patience_s: float = PATIEN
 class Node:
     """Started by start(), stopped by stop() or, whatever happened, by kill()."""
 
+    wrapper: tuple[str, ...] = ()  # a command that runs honcho in its turn
+
     def __init__(self, home: Path, port: int, store_port: int, **settings: str) -> None:
         """settings are LOCKSTEP_* variables; with a LOCKSTEP_REDIS_URL, store_port is idle."""
         self.home = home
@@ -55,9 +57,9 @@ class Node:
         }
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "honcho", "start", "-f", str(ROOT / "Procfile")]
+        honcho = [sys.executable, "-m", "honcho", "start", "-f", str(ROOT / "Procfile")]
         self.honcho = subprocess.Popen(
-            [*command, "-d", str(self.home)],
+            [*self.wrapper, *honcho, "-d", str(self.home)],
             env=self.environment,
             cwd=self.home,
             stdout=self.log.open("ab"),
