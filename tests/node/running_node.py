@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,22 @@ def wait_for(condition: Callable[[], Any], what: str, patience_s: float = PATIEN
         assert time.monotonic() < end, f"not in {patience_s} s: {what}"
         time.sleep(0.05)
     return value
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Whether it has ended, also while we look."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def command_of(process: psutil.Process) -> str:
+    """Its command; "" when it has ended."""
+    try:
+        return "" if is_gone(process) else " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return ""
 
 
 class Node:
@@ -102,7 +119,7 @@ class Node:
         """kill -9, and wait until the keeper has started it again."""
         process = self.program(name)
         process.send_signal(signal.SIGKILL)
-        wait_for(lambda: not process.is_running() or process.status() == "zombie", "killed")
+        wait_for(lambda: is_gone(process), "killed")
         wait_for(lambda: self.program(name).pid != process.pid, f"{name} runs again")
 
     def interrupt(self) -> float:
@@ -115,11 +132,7 @@ class Node:
 
     def left_over(self) -> list[str]:
         """Processes of the node that still run."""
-        return [
-            " ".join(process.cmdline())
-            for process in self.seen.values()
-            if process.is_running() and process.status() != "zombie"
-        ]
+        return [command for one in self.seen.values() if (command := command_of(one))]
 
     def kill(self) -> None:
         """The end of every test, also of one that failed."""
@@ -128,7 +141,7 @@ class Node:
             self.honcho.kill()
             self.honcho.wait()
         for process in self.seen.values():
-            if process.is_running():
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
 
     def add(self, *words: str, sla: str = "standard") -> str:

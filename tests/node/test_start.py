@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.node.running_node import wait_for
+from tests.node.running_node import is_gone, wait_for
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120
@@ -52,8 +52,8 @@ def start(home, free_port):
         process.stdout.close()
 
 
-def is_gone(processes: list[psutil.Process]) -> bool:
-    return all(not p.is_running() or p.status() == "zombie" for p in processes)
+def all_gone(processes: list[psutil.Process]) -> bool:
+    return all(map(is_gone, processes))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -68,7 +68,7 @@ def test_the_curl_line_works_and_the_end_is_clean(start, number):
     assert process.returncode == 0, said
     assert "Lockstep has stopped." in said and "Lockstep is ready" not in said
     assert not re.search("did not stop in time|Traceback", said)
-    wait_for(lambda: is_gone(children), "all gone")
+    wait_for(lambda: all_gone(children), "all gone")
 
 
 def test_ctrl_c_reaches_honcho_once(start):
@@ -78,7 +78,7 @@ def test_ctrl_c_reaches_honcho_once(start):
     said, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, said
     assert said.count(" received\n") == 1, said
-    wait_for(lambda: is_gone(children), "all gone")
+    wait_for(lambda: all_gone(children), "all gone")
 
 
 def test_a_killed_start_leaves_nothing_behind(start):
@@ -86,7 +86,7 @@ def test_a_killed_start_leaves_nothing_behind(start):
     assert len(children) > 12
     process.kill()
     process.wait()
-    wait_for(lambda: is_gone(children), "all gone")
+    wait_for(lambda: all_gone(children), "all gone")
 
 
 def test_it_stops_although_nobody_reads_its_output_any_more(start):
@@ -95,7 +95,7 @@ def test_it_stops_although_nobody_reads_its_output_any_more(start):
     process.stdout.close()
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE_S) == 0
-    wait_for(lambda: is_gone(children), "all gone")
+    wait_for(lambda: all_gone(children), "all gone")
 
 
 def test_a_second_node_on_the_same_home_is_refused(start, home):
