@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from itertools import islice
 from typing import Annotated, Any, Final, cast
@@ -170,9 +170,9 @@ def letter_of(entry: bytes, fields: Mapping[bytes, bytes]) -> Letter:
 
 
 def line(letter: Letter) -> str:
-    at = datetime.fromtimestamp(int(letter.text("at_ms") or 0) / 1000, UTC)
+    at = datetime.fromtimestamp(int(letter.text("at_ms") or 0) / 1000)
     where = letter.text("url") or letter.text("sla")
-    head = f"{letter.entry:<20} {at:%Y-%m-%d %H:%M:%SZ}  {letter.text('kind'):<8}"
+    head = f"{letter.entry:<20} {at:%Y-%m-%d %H:%M:%S}  {letter.text('kind'):<8}"
     return f"{head} {letter.text('id')}  {where}  {letter.text('reason')}"
 
 

@@ -8,6 +8,7 @@ at which every class keeps its promises. No node need run.
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -79,16 +80,26 @@ def worked(systems: list[str], loads: list[Load], table: SlaTable, effort: Effor
     """Every case, with a bar on stderr."""
     from ingest.command.bench.progress import bar
 
+    begin = time.monotonic()
     with bar() as shown:
         task = shown.add_task("simulating", total=None)
 
         def tell(what: str, done: int, total: int) -> None:
-            shown.update(task, description=what, completed=done, total=total)
+            told = f"{what}{time_left(time.monotonic() - begin, done, total)}"
+            shown.update(task, description=told, completed=done, total=total)
             if not shown.console.is_terminal:
-                print(f"{done}/{total} {what}", file=sys.stderr, flush=True)
+                print(f"{done}/{total} {told}", file=sys.stderr, flush=True)
 
         processes = len(os.sched_getaffinity(0))
         return study(systems, loads, table, effort, processes=processes, tell=tell)
+
+
+def time_left(elapsed_s: float, done: int, total: int) -> str:
+    """What is to come, in words, as if all cases took equally long."""
+    left_s = elapsed_s / done * (total - done)
+    if done == total:
+        return ""
+    return f", about {left_s / 60:.0f} min left" if left_s >= 90 else f", about {left_s:.0f} s left"
 
 
 def loads_of(

@@ -5,6 +5,7 @@ has the same requests for every system.
 """
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -99,16 +100,19 @@ def done(
             yield index, capacity_of(task, table, effort)
         return
     fresh = multiprocessing.get_context("spawn")  # no thread of ours is carried over
-    with ProcessPoolExecutor(processes, mp_context=fresh) as pool:
+    ignoring = (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all: this process ends the others
+    with ProcessPoolExecutor(processes, fresh, signal.signal, ignoring) as pool:
         asked: dict[Future[tuple[float, str]], int] = {
             pool.submit(capacity_of, task, table, effort): index for index, task in enumerate(tasks)
         }
         try:
             for future in as_completed(asked):
                 yield asked[future], future.result()
-        finally:
-            for future in asked:
-                future.cancel()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
 
 
 def capacity_of(task: Task, table: SlaTable, effort: Effort) -> tuple[float, str]:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 LISTED: Final = 50
 EVERYTHING: Final = 1 << 60  # rows, or ms
+COLUMNS: Final = ("id", "tenant", "tokens", "on disk", "last use", "model", "checkpoints", "pinned")
+WIDE_ONLY: Final = ("checkpoints", "model")
+WIDE_FROM: Final = 110  # characters of a terminal
 SHOWN: Final = (
     *("tenant", "session_id", "model", "generation", "fence", "num_kv", "created_ms", "used_ms"),
     *("weights_digest", "arithmetic_version", "last_request", "digest", "forked_from"),
@@ -59,17 +62,40 @@ def print_list(shown: Sequence[dict[str, Any]], total: int) -> None:
     if not shown:
         print("no sessions: a request with a session_id begins one")
         return
-    heads = ("id", "tenant", "tokens", "on disk", "checkpoints", "model", "last use", "")
-    table = Table(*heads, box=None, pad_edge=False)
-    table.columns[0].no_wrap = True  # a name, to be copied
-    table.columns[0].min_width = max(len(one["id"]) for one in shown)
-    for one in shown:
-        sizes = (f"{one['tokens']:,}", mib(one["kv_bytes"]), str(one["checkpoints"]))
-        mark = "pinned" if one["pinned"] else ""
-        table.add_row(one["id"], one["tenant"], *sizes, one["model"], at(one["used_ms"]), mark)
-    Console(soft_wrap=True).print(table)
+    console = Console(soft_wrap=True)
+    is_wide = console.width >= WIDE_FROM or not console.is_terminal
+    console.print(table_of(shown, is_wide=is_wide))
     if len(shown) < total:
         print(f"{len(shown)} of {total}; --limit 0 shows all")
+
+
+def table_of(shown: Sequence[dict[str, Any]], *, is_wide: bool) -> Table:
+    """Whole names, to be copied; on a narrow terminal without what `session show` says, too."""
+    lines = [cells(one) for one in shown]
+    is_shared = any(one["tenant"] != DEFAULT_TENANT for one in shown)
+    hidden = () if is_wide else WIDE_ONLY if is_shared else ("tenant", *WIDE_ONLY)
+    kept = [name for name in COLUMNS if name not in hidden]
+    table = Table(box=None, pad_edge=False)
+    for name in kept:
+        widest = max(len(line[name]) for line in lines)
+        table.add_column("" if name == "pinned" else name, no_wrap=True, min_width=widest)
+    for line in lines:
+        table.add_row(*(line[name] for name in kept))
+    return table
+
+
+def cells(one: dict[str, Any]) -> dict[str, str]:
+    """The line of a session, by column."""
+    return {
+        "id": one["id"],
+        "tenant": one["tenant"],
+        "tokens": f"{one['tokens']:,}",
+        "on disk": mib(one["kv_bytes"]),
+        "checkpoints": str(one["checkpoints"]),
+        "model": one["model"],
+        "last use": at(one["used_ms"]),
+        "pinned": "pinned" if one["pinned"] else "",
+    }
 
 
 def show_command(session_id: Id, tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:

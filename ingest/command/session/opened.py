@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,7 +52,8 @@ def head(tier: KvTier, tenant: str, session_id: str) -> "Manifest":
 
 
 def at(time_ms: int) -> str:
-    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
+    """By the clock on the wall, as all our commands tell times."""
+    return f"{datetime.fromtimestamp(time_ms / 1000):%Y-%m-%d %H:%M:%S}"
 
 
 def mib(num_bytes: int) -> str:

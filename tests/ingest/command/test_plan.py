@@ -1,10 +1,19 @@
 """lockstep plan: rows that scripts can read, a plot, and one sentence for whatever is wrong."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 
+import psutil
 import pytest
 
 from ingest.command.main import run
+from ingest.command.plan import time_left
+from tests.ingest.conftest import ROOT
+from tests.node.running_node import wait_for
 
 QUICK = ("--workload", "short", "--seeds", "1", "--minutes", "1", "--requests", "20")
 
@@ -74,3 +83,37 @@ def test_what_is_wrong_is_said_in_one_sentence(lockstep, arguments, sentence):
 def test_an_option_without_measure_is_refused_before_anything_is_simulated(lockstep, option):
     code, out, err = lockstep("plan", *option)
     assert (code, out) == (2, "") and option[0] in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "done", "told"),
+    [(10, 1, ", about 50 s left"), (60, 1, ", about 5 min left"), (60, 6, "")],
+)
+def test_what_is_to_come_is_told(elapsed_s, done, told):
+    assert time_left(elapsed_s, done, 6) == told
+
+
+def living(group: int) -> list[psutil.Process]:
+    """Processes of a group that run, but for those that are dead and not yet buried."""
+    found = []
+    for process in psutil.process_iter(["status"]):
+        with suppress(ProcessLookupError):
+            if process.info["status"] != "zombie" and os.getpgid(process.pid) == group:
+                found.append(process)
+    return found
+
+
+def test_ctrl_c_ends_it_at_once_and_leaves_nothing():
+    """Its processes hear Ctrl-C, too; a second one, of who waits no longer, came to semaphores."""
+    cases = ("--workload", "short", "--seeds", "100", "--minutes", "1", "--requests", "20")
+    plan = subprocess.Popen(
+        [sys.executable, "-m", "ingest.command.main", "plan", *cases, "--system", "gpu"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    first = plan.stderr.readline()
+    os.killpg(plan.pid, signal.SIGINT)
+    out, err = plan.communicate(timeout=60)
+    wait_for(lambda: not living(plan.pid), "all of its processes are gone")
+    assert first.startswith("1/") and " left" in first
+    assert (plan.returncode, out) == (130, "")
+    assert "Traceback" not in err and "leaked" not in err

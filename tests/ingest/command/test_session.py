@@ -2,13 +2,17 @@
 
 import json
 import os
+import time
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from ingest.command.main import run
 from ingest.command.session.fit import served
+from ingest.command.session.look import table_of
 from kv_tier.files import DiskError, DiskFull
 from tests.ingest.kept_sessions import NODE, keep, paths_of, tier_at
 from workers.settings import settings
@@ -112,6 +116,21 @@ def test_a_name_is_shown_whole_in_a_narrow_terminal(tier, capsys, monkeypatch):
     keep(tier, "agent-c9f9901234567890")
     assert run(["session", "list"]) == 0
     assert "agent-c9f9901234567890" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_wide, tenants", [(False, ["default"]), (True, ["default", "acme"])])
+def test_the_list_fits_into_its_terminal(is_wide, tenants):
+    """It wrapped at 80 columns, and told the time in Greenwich."""
+    used_ms = round(time.mktime((2026, 11, 30, 8, 15, 0, 0, 0, -1)) * 1000)
+    row = {"id": "shop-conversation-17", "tokens": 12345, "kv_bytes": 3 << 30, "checkpoints": 12}
+    row |= {"model": "smollm2-135m", "used_ms": used_ms, "pinned": True}
+    console = Console(width=110 if is_wide else 80, soft_wrap=True, file=StringIO())
+    shown = [row | {"tenant": tenant} for tenant in tenants]
+    console.print(table_of(shown, is_wide=is_wide))
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 1 + len(tenants) and max(map(len, lines)) <= console.width
+    assert "2026-11-30 08:15:00" in lines[1]
+    assert ("smollm2-135m" in lines[1]) is is_wide
 
 
 def test_a_list_can_be_narrowed(tier, capsys):
