@@ -8,9 +8,10 @@
 A name that this API has not stands beside usage: timings and lockstep, as in the other APIs.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
+
+from pydantic_core import from_json
 
 from ingest.shapes import Json, lockstep_object
 from ingest.turn import EndPiece, Piece, ReasoningPiece, TextPiece, ToolCallPiece
@@ -132,10 +133,10 @@ def usage_object(prompt: int, cached: int, output: int) -> Json:
 
 
 def input_of(arguments: str) -> Any:
-    """A call's input as an object; of one that was cut, what it says as it stands."""
+    """A call's input as an object; of one that was cut, what is whole of it, as clients read it."""
     try:
-        given = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
+        given = from_json(arguments or "{}", allow_partial=True)
+    except ValueError:
         return {"arguments": arguments}
     return given if isinstance(given, dict) else {"arguments": given}
 
