@@ -10,6 +10,7 @@ import msgspec
 from workers.wire import (
     END_ENTRY_ID,
     TERMINAL,
+    VERSION,
     EndEvent,
     Planned,
     Request,
@@ -123,6 +124,21 @@ def request_fields(request: Request, reason: str) -> dict[str, str | int | bytes
     if request.traceparent:
         fields["traceparent"] = request.traceparent
     return fields | webhook_fields(request.webhook)
+
+
+def parse_request(raw: bytes) -> Request:
+    """The admitted request in a job's hash. Raises ValueError: this version cannot run it.
+
+    Fields that are not known are no reason: they were added since, and change no token. What does
+    change tokens comes with another v, and to pass over it would be another answer.
+    """
+    try:
+        request = msgspec.msgpack.decode(raw, type=Request)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"the request cannot be read: {error}") from None
+    if request.v != VERSION:
+        raise ValueError(f"the request is of version {request.v}, this is version {VERSION}")
+    return request
 
 
 def planned_fields(plan: Planned) -> dict[str, str | int | bytes]:

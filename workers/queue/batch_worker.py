@@ -143,14 +143,19 @@ class BatchWorker(RqWorker):
             self.listener.start()
 
     def handle_control(self, message: Any) -> None:
-        """`cancel ID`, `move ID POOL`, `promote ID CLASS`: by the scripts of these names."""
-        verb, job_id, *more = message["data"].decode().split(" ")
-        if verb == "cancel" and job_id in self.held:
+        """`cancel ID`, `move ID POOL`, `promote ID CLASS`: by the scripts of these names.
+
+        A later version may say more: what is not known here is not for us.
+        """
+        verb, job_id, what, *_ = [*message["data"].decode(errors="replace").split(" "), "", ""]
+        if job_id not in self.held:
+            return
+        if verb == "cancel":
             self.inbox.put(Cancel(job_id))
-        elif verb == "move" and job_id in self.held and more:
-            self.inbox.put(Move(job_id, more[0]))
-        elif verb == "promote" and job_id in self.held and more:
-            self.inbox.put(Promote(job_id, more[0]))
+        elif verb == "move" and what:
+            self.inbox.put(Move(job_id, what))
+        elif verb == "promote" and what:
+            self.inbox.put(Promote(job_id, what))
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
         """SIGTERM, SIGINT, RQ's shutdown command: stop within seconds, hand everything back."""
