@@ -147,7 +147,8 @@ class BatchWorker(RqWorker):
 
         A later version may say more: what is not known here is not for us.
         """
-        verb, job_id, what, *_ = [*message["data"].decode(errors="replace").split(" "), "", ""]
+        words: list[str] = [*message["data"].decode(errors="replace").split(" "), "", ""]
+        verb, job_id, what = words[:3]
         if job_id not in self.held:
             return
         if verb == "cancel":
