@@ -108,11 +108,13 @@ def batches(store: Store, wanted: Wanted, after: Place | None, size: int) -> Ite
             key, newest, oldest, start=skip, num=size, withscores=True
         )
         places = [Place(int(score), member.decode()) for member, score in found]
-        yield [place for place in places if after is None or place < after]
+        fresh = [place for place in places if after is None or place < after]
+        yield fresh
         if len(places) < size:
             return
-        last = places[-1].arrival_ms  # go on within its millisecond: what came meanwhile is newer
-        skip = skip + size if last == newest else sum(p.arrival_ms == last for p in places)
+        # Meanwhile jobs may come and go: what was seen is read again rather than anything missed.
+        after, last = fresh[-1] if fresh else after, places[-1].arrival_ms
+        skip = skip + (size + 1) // 2 if last == newest else 0
         newest = last
 
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ingest.stub_node import Play
-from workers.job_list import BATCH, Place, Wanted, list_jobs, parse_place
+from workers.job_list import BATCH, Place, Wanted, batches, list_jobs, parse_place
 from workers.wire import GROUP, EndEvent, Keys
 from workers.worker_store import WorkerStore
 
@@ -125,6 +125,47 @@ def test_pages_hold_each_job_once_in_order(valkey_url, arrivals, limit):
             break
         after = parse_place(str(page.next))
     assert found == [place.request_id for place in sorted(expected, reverse=True)]
+
+
+@settings(max_examples=25)
+@given(
+    arrivals=st.lists(st.integers(1, 3), min_size=1, max_size=30),
+    size=st.integers(2, 6),
+    changes=st.lists(st.tuples(st.sampled_from(["come", "go"]), st.integers(0, 29))),
+)
+def test_jobs_that_stay_are_seen_once_while_others_come_and_go(valkey_url, arrivals, size, changes):
+    """One that went in the millisecond at which a batch ended hid the next one."""
+    store = WorkerStore(valkey_url, Keys("lockstep"))
+    store.redis.flushall()
+    key = store.keys.jobs_of("default")
+    there = [Place(arrival, f"j{number:03}") for number, arrival in enumerate(arrivals)]
+    store.redis.zadd(key, {place.request_id: place.arrival_ms for place in there})
+    seen, gone = [], set()
+    for batch in batches(store, Wanted(), None, size):
+        seen += batch
+        if changes:
+            what, number = changes.pop()
+            place = Place(1 + number % 3, f"k{number:03}")
+            if what == "come":
+                store.redis.zadd(key, {place.request_id: place.arrival_ms})
+            elif number < len(there):
+                store.redis.zrem(key, there[number].request_id)
+                gone.add(there[number])
+    stayed = [place for place in sorted(there, reverse=True) if place not in gone]
+    assert [place for place in seen if place in stayed] == stayed
+    assert seen == sorted(set(seen), reverse=True)
+
+
+@pytest.mark.parametrize("name", ["__proto__", "constructor", "events", "-", "null", "0"])
+def test_an_id_that_means_something_elsewhere_is_an_id(door, node, wait_until, name):
+    create(door, id=name, session_id=name)
+    wait_until(lambda: ids(listed(door, session=name, state="finished")) == [name])
+    job = door.http.get(f"/v1/jobs/{name}").json()
+    assert (job["id"], job["session_id"], job["text"]) == (name, name, " Paris, of course.")
+    assert "event: end" in door.http.get(f"/v1/jobs/{name}/events").text
+    assert door.http.get(f"/v1/sessions/{name}").status_code == 404  # a stub keeps none
+    (row,) = door.http.get("/v1/node").json()["ended"]
+    assert row["id"] == name
 
 
 def test_more_than_a_batch_of_one_millisecond_is_read(door):
