@@ -16,11 +16,10 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
 import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from workers.log import logger
+from workers.master.client import StoreClients
 from workers.wire import END_ENTRY_ID, EndEvent, Keys, TokenEvent
 from workers.wire_fields import parse_entry
 
@@ -107,7 +106,7 @@ class TokenReader:
 
     def __init__(self, url: str, keys: Keys) -> None:
         self.keys = keys
-        self.url = url
+        self.clients = StoreClients(url, keys.prefix)
         self.listeners: list[Listener] = []
         self.version = 0  # of the set of listeners
         self.reading = 0  # the version that the read under way knows
@@ -145,8 +144,11 @@ class TokenReader:
 
     async def run(self) -> None:
         """Reads until cancelled; cancelled() waits for it."""
-        tasks = [asyncio.create_task(self._nudge()), asyncio.create_task(self._call_silences())]
         connection = self._pool(BLOCK_MS / 1000 + 10).make_connection()
+        tasks = [
+            asyncio.create_task(self._nudge(connection)),
+            asyncio.create_task(self._call_silences()),
+        ]
         try:
             while True:
                 try:
@@ -160,13 +162,7 @@ class TokenReader:
             await connection.disconnect(nowait=True)
 
     def _pool(self, timeout_s: float) -> Any:
-        return redis.asyncio.ConnectionPool.from_url(
-            self.url,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=5,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-        )
+        return self.clients.async_pool(socket_timeout=timeout_s, protocol=2)
 
     async def _read(self, connection: Any) -> None:
         """Reads on one bare connection, as long as it holds; the client's layers cost more."""
@@ -228,8 +224,11 @@ class TokenReader:
             for listener in takers:
                 listener.offer(entry_id, event)
 
-    async def _nudge(self) -> None:
-        """Interrupts a blocked read whenever a listener came that it does not know."""
+    async def _nudge(self, reading: Any) -> None:
+        """Interrupts a blocked read whenever a listener came that it does not know.
+
+        One that waits for an earlier master, which hangs and says nothing, is given up.
+        """
         client = redis.asyncio.Redis(connection_pool=self._pool(5))
         try:
             while True:
@@ -239,6 +238,8 @@ class TokenReader:
                 while self.reading < self.version:
                     try:
                         await client.client_unblock(self.client_id)
+                        if self.clients.leads_elsewhere(reading):
+                            await reading.disconnect(nowait=True)
                         await asyncio.sleep(NUDGE_S)
                     except (RedisError, OSError):
                         await asyncio.sleep(RETRY_S)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote, urlencode, urlsplit
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
@@ -22,12 +22,14 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from workers.master.address import BadUrl, check_prefix, passwords
+from workers.master.address import parse as parse_url
 from workers.sla import BadClass, SlaTable
 
 BAD_CONFIG: Final = 78  # EX_CONFIG
 REDIS_URL: Final = (
-    "must be like redis://user:password@host:6379/0, rediss:// for TLS, or unix://; "
-    "signs in a password as %XX"
+    "must be like redis://user:password@host:6379/0, unix://, redis+cluster://host:6379,host:6379 "
+    "or redis+sentinel://host:26379,host:26379/name, rediss for TLS; signs in a password as %XX"
 )
 
 
@@ -46,7 +48,8 @@ class Settings(BaseSettings):
     redis_url: str | None = Field(
         default=None,
         repr=False,
-        description="Redis or Valkey to use; unset: the embedded Valkey",
+        description="Redis or Valkey to use, also a Cluster or by Sentinels (docs/redis.md); "
+        "unset: the embedded Valkey",
     )
     redis_ca: Path | None = Field(
         default=None,
@@ -199,12 +202,20 @@ class Settings(BaseSettings):
     def check_redis_url(cls, given: str | None) -> str | None:
         """Raises PydanticCustomError, which does not tell the password."""
         try:
-            parts = urlsplit(given or "unix://")
-            is_url = parts.scheme in ("redis", "rediss", "unix") and parts.port != 0
-        except ValueError:
-            is_url = False
-        if not is_url:
-            raise PydanticCustomError("redis_url", REDIS_URL)
+            parse_url(given or "unix://")
+        except BadUrl as error:
+            why = {"reason": str(error), "form": REDIS_URL}
+            raise PydanticCustomError("redis_url", "{form} ({reason})", why) from None
+        return given
+
+    @field_validator("key_prefix")
+    @classmethod
+    def check_key_prefix(cls, given: str, told: ValidationInfo) -> str:
+        """Raises PydanticCustomError: a Cluster's keys must lie in one slot."""
+        try:
+            check_prefix(parse_url(told.data.get("redis_url") or "unix://"), given)
+        except BadUrl as error:
+            raise PydanticCustomError("key_prefix", "{reason}", {"reason": str(error)}) from None
         return given
 
     @property
@@ -218,7 +229,7 @@ class Settings(BaseSettings):
         if not self.redis_url:
             password = f":{quote(self.store_password, safe='')}@" if self.store_password else ""
             return f"redis://{password}127.0.0.1:{self.store_port}/0"
-        if self.redis_ca is None or not self.redis_url.startswith("rediss:"):
+        if self.redis_ca is None or not self.redis_url.startswith("rediss"):
             return self.redis_url
         mark = "&" if urlsplit(self.redis_url).query else "?"
         return f"{self.redis_url}{mark}{urlencode({'ssl_ca_certs': str(self.redis_ca)})}"
@@ -226,9 +237,8 @@ class Settings(BaseSettings):
     @property
     def secrets(self) -> tuple[str, ...]:
         """What may stand in no log, of what was set."""
-        password = urlsplit(self.redis_url or "").password
         words = (self.webhook_secret or "").split()
-        told = (self.store_password, self.api_key, password, *words)
+        told = (self.store_password, self.api_key, *passwords(self.redis_url or ""), *words)
         return tuple(word for word in told if word)
 
     @property

@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from typing import Any, Final, Self
 
 from redis import Redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from workers.kill_point import reach
+from workers.master.client import StoreClients
 from workers.script import Value, script_text
 from workers.settings import Settings
 from workers.sla import SlaTable
@@ -45,6 +44,7 @@ class StoreClient:
         # rq reads its prefix when it is first imported: set before anybody does
         os.environ["RQ_KEY_PREFIX"] = keys.rq_prefix
         self.url = url
+        self.clients = StoreClients(url, keys.prefix)
         self.keys = keys
         self.timeout_s = timeout_s
         self.result_ttl_s = result_ttl_s
@@ -74,14 +74,7 @@ class StoreClient:
 
     def blocking(self, block_s: float) -> Redis:
         """A client for reads that block up to block_s: no retries, a timeout beyond the block."""
-        return Redis.from_url(
-            self.url,
-            retry=Retry(NoBackoff(), 0),
-            socket_timeout=block_s + self.timeout_s,
-            socket_connect_timeout=self.timeout_s,
-            protocol=3,
-            legacy_responses=True,
-        )
+        return self.clients.client(block_s + self.timeout_s, connect_s=self.timeout_s)
 
     def run(self, name: str, keys: Iterable[str], *arguments: Value) -> Any:
         """Call the script workers/lua/NAME.lua; the common arguments are put before its own."""

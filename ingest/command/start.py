@@ -183,20 +183,19 @@ def problems(config: Any) -> Iterator[str]:
     yield from preflight.port_problems(config.host, config.port, "LOCKSTEP_PORT")
     yield from preflight.disk_problems(config.home, preflight.RUN_MIB)
     if config.redis_url:
-        yield from redis_problems(config.redis_url)
+        yield from redis_problems(config.url, config.key_prefix)
     else:
         yield from preflight.port_problems("127.0.0.1", config.store_port, "LOCKSTEP_STORE_PORT")
 
 
-def redis_problems(url: str) -> Iterator[str]:
-    """A server of the user's own that does not answer."""
-    from redis import Redis, RedisError
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
+def redis_problems(url: str, prefix: str) -> Iterator[str]:
+    """A store of the user's own that does not answer."""
+    from redis import RedisError
 
-    once = Retry(NoBackoff(), 0)
+    from workers.master.client import StoreClients
+
     try:
-        Redis.from_url(url, socket_timeout=3, socket_connect_timeout=3, retry=once).ping()
+        StoreClients(url, prefix).client(3, connect_s=3).ping()
     except (RedisError, ValueError, OSError) as error:
         yield f"The Redis of LOCKSTEP_REDIS_URL does not answer ({error}): start it, or unset it."
 

@@ -21,7 +21,7 @@ class ByRedis:
 
     def __init__(self, store: Store, prompts: Prompts, run: str) -> None:
         self.store, self.prompts, self.run = store, prompts, run
-        self.client = redis.asyncio.Redis.from_url(store.url)
+        self.client = redis.asyncio.Redis(connection_pool=store.clients.async_pool())
         self.reader = TokenReader(store.url, store.keys)
         self.reading = asyncio.create_task(self.reader.run())
 
