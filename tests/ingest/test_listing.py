@@ -134,7 +134,7 @@ def test_pages_hold_each_job_once_in_order(valkey_url, arrivals, limit):
     changes=st.lists(st.tuples(st.sampled_from(["come", "go"]), st.integers(0, 29))),
 )
 def test_jobs_that_stay_are_seen_once_while_others_come_and_go(valkey_url, arrivals, size, changes):
-    """One that went in the millisecond at which a batch ended hid the next one."""
+    """In the millisecond at which a batch ended one that came showed the next one twice."""
     store = WorkerStore(valkey_url, Keys("lockstep"))
     store.redis.flushall()
     key = store.keys.jobs_of("default")
