@@ -24,8 +24,8 @@ from router.burden import places_for, pressure
 from router.forecast import empty_ttft_ms
 from router.pools import BLOCK_TOKENS, PoolView, Wanted
 from router.ways import Way, ways_of
+from workers.fleet.names import processor_of
 from workers.sla import SlaTable
-from workers.wire import POOLS
 
 FULL: Final = 0.7  # of a pool: from here on others are asked to take work off it
 AWAY_MOST: Final = 64  # requests in the queue of a pool that is away
@@ -58,8 +58,8 @@ EMPTY: Final[Mapping[str, int]] = MappingProxyType({})
 class Plan:
     """What becomes of a request.
 
-    kind     "gpu", "cpu": whole on that pool; "gpu+cpu", "cpu+gpu": prefill on the first, decode on
-             the second; "wait": held, and asked again; "refuse": not run
+    kind     "gpu", "cpu": whole on that processor; "gpu+cpu", "cpu+gpu": prefill on the first,
+             decode on the second; "wait": held, and asked again; "refuse": not run
     pool     whose queue it goes into; "" when it waits or is refused
     then     the pool that goes on after the first token; None: the same
     reason   a sentence for a person; why: its kind, one word, counted in /metrics
@@ -139,7 +139,7 @@ def for_one_away(wanted: Wanted, pools: Sequence[PoolView]) -> Plan:
     pool = fitting[0]
     reason = f"{pool.name}: the only pool that holds it, is {pool.state} and is waited for"
     if len(pool.queue) < AWAY_MOST:
-        return Plan(pool.name, pool.name, reason)
+        return Plan(processor_of(pool.name), pool.name, reason)
     return Plan("wait", "", f"{reason}, as {len(pool.queue)} others do")
 
 
@@ -156,7 +156,9 @@ def by_preference(
     if best is None:
         return Plan("wait", "", f"waits for room in the queue of {order[0].name}")
     reason = why(best.name, fitting, pools, home)
-    return Plan(best.name, best.name, reason, why="home" if best.name == home else "preferred")
+    is_home = best.name == home
+    why_kind = "home" if is_home else "preferred"
+    return Plan(processor_of(best.name), best.name, reason, why=why_kind)
 
 
 def why(pool: str, fitting: Sequence[PoolView], pools: Sequence[PoolView], home: str | None) -> str:
@@ -165,7 +167,7 @@ def why(pool: str, fitting: Sequence[PoolView], pools: Sequence[PoolView], home:
         return f"{pool}: keeps the session"
     if home is not None:
         return f"{pool}: ready, {home} keeps the session and {absence(home, fitting, pools)}"
-    first = pools[0].name if pools else POOLS[0]
+    first = pools[0].name
     if pool == first:
         return f"{pool}: ready"
     return f"{pool}: ready, {first} {absence(first, fitting, pools)}"
@@ -249,7 +251,8 @@ def is_worth_it(way: Way, fast: Way) -> bool:
 def plan(way: Way, because: str, kind_of_reason: str) -> Plan:
     """A way as a plan, with a sentence that names the pools and what is predicted."""
     told, name = way.forecast, way.pool.name
-    kind = name if way.then is None else f"{name}+{way.then.name}"
+    phases = (name,) if way.then is None else (name, way.then.name)
+    kind = "+".join(map(processor_of, phases))
     where = name if way.then is None else f"{name}, then {way.then.name}"
     expected = f"first token in {shown_ms(told.ttft_ms)}, then {shown_ms(told.tpot_ms)} a token"
     reason = f"{where}: {because}; {expected}"

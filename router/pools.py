@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from workers.cost import CostModel
-from workers.wire import POOLS, PoolLoad, Request
+from workers.fleet.names import PROCESSORS
+from workers.wire import PoolLoad, Request
 
 Number = TypeVar("Number", int, float)
 BLOCK_TOKENS: Final = 256  # token positions of one KV block, as pools count them
@@ -145,13 +146,14 @@ def views_of(
     queues: Mapping[str, Iterable[Wanted]],
     model: str,
     known: Mapping[str, int] = MappingProxyType({}),
+    pools: Sequence[str] = PROCESSORS,
 ) -> tuple[PoolView, ...]:
-    """The pools as they are, gpu first; one that nobody reports is "not reporting".
+    """These pools of one node as they are; one that nobody reports is "not reporting".
 
     known  sequence_blocks of pools that may be away just now, by pool
     """
     return tuple(
-        view_of(pool, loads, queues.get(pool, ()), model, known.get(pool, 0)) for pool in POOLS
+        view_of(pool, loads, queues.get(pool, ()), model, known.get(pool, 0)) for pool in pools
     )
 
 

@@ -16,9 +16,10 @@ from typing import Final
 from router.largest import Largest
 from router.pools import PoolView, Wanted, added, views_of
 from router.replan import Job
+from workers.fleet.names import pools_of
 from workers.placed import Placed, placed
 from workers.store import Store
-from workers.wire import POOLS, PoolLoad
+from workers.wire import PoolLoad
 
 LOADS_AGE_S: Final = 0.25
 JOBS_AGE_S: Final = 1.0
@@ -26,10 +27,13 @@ QUEUE_LOOK: Final = 256  # of a queue, and of what runs in a pool
 
 
 class Sight:
-    """One router's view. Everything but forget() may ask the store."""
+    """One router's view of a node. Everything but forget() may ask the store."""
 
-    def __init__(self, store: Store, model: str) -> None:
+    def __init__(self, store: Store, model: str, node: str | None = None) -> None:
+        """node: None: the router's own"""
         self.store, self.model = store, model
+        self.node = store.keys.node if node is None else node
+        self.pools = pools_of(self.node)
         self.facts: dict[str, Wanted] = {}  # of whatever is in a pool, as far as it is known
         self.largest = Largest(model)
         self._loads: list[PoolLoad] = []
@@ -46,7 +50,7 @@ class Sight:
         """What the pools said of themselves, LOADS_AGE_S ago at most."""
         now = time.monotonic()
         if now - self._loads_at > LOADS_AGE_S:
-            self._loads, self._loads_at = self.store.loads(), now
+            self._loads, self._loads_at = self.store.loads(self.node), now
             self.largest.look(self._loads, now)
         return self._loads
 
@@ -76,7 +80,8 @@ class Sight:
         """What is in the pools, one by one, age_s ago at most."""
         now = time.monotonic()
         if now - self._jobs_at > age_s:
-            self._jobs, self._jobs_at = [job_of(p) for p in placed(self.store, QUEUE_LOOK)], now
+            found = placed(self.store, QUEUE_LOOK, self.pools)
+            self._jobs, self._jobs_at = [job_of(one) for one in found], now
             self.facts = {job.wanted.request_id: job.wanted for job in self._jobs}
         return self._jobs
 
@@ -93,16 +98,18 @@ class Sight:
     def _look(self) -> tuple[PoolView, ...]:
         keys = self.store.keys
         with self.store.redis.pipeline(transaction=False) as pipeline:
-            for pool in POOLS:
+            for pool in self.pools:
                 pipeline.lrange(keys.queue(pool), 0, QUEUE_LOOK - 1)
                 pipeline.zcard(keys.wip(pool))
             found = pipeline.execute()
-        ids = {pool: [i.decode() for i in found[2 * n]] for n, pool in enumerate(POOLS)}
+        ids = {pool: [i.decode() for i in found[2 * n]] for n, pool in enumerate(self.pools)}
         jobs = self.jobs(LOADS_AGE_S if self._are_new(ids) else JOBS_AGE_S)
         self._nameless = {i for queue in ids.values() for i in queue if i not in self.facts}
-        queues = {pool: [self.facts[i] for i in ids[pool] if i in self.facts] for pool in POOLS}
-        views = views_of(self.loads(), queues, self.model, self.largest.blocks)
-        claimed = {pool: found[2 * n + 1] for n, pool in enumerate(POOLS)}
+        queues = {
+            pool: [self.facts[i] for i in ids[pool] if i in self.facts] for pool in self.pools
+        }
+        views = views_of(self.loads(), queues, self.model, self.largest.blocks, self.pools)
+        claimed = {pool: found[2 * n + 1] for n, pool in enumerate(self.pools)}
         coming = [job for job in jobs if job.wanted.then not in (None, job.pool)]
         return tuple(seen(view, claimed[view.name], coming, self.facts.values()) for view in views)
 

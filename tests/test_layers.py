@@ -31,6 +31,7 @@ VOCABULARY = {
     "workers.store_client",
     "workers.store_reading",
     "workers.clock",
+    "workers.fleet",
     "workers.master",
     "workers.placed",
     "workers.promises",

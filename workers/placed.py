@@ -1,10 +1,10 @@
 """What is in the pools: each request that waits in a queue or runs, as placement looks at it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from workers.store import Store
-from workers.wire import POOLS
 from workers.wire_fields import parse_job
 
 PLACED_FIELDS: Final = (  # sla first: it is there when anything is
@@ -38,19 +38,22 @@ class Placed:
     moved_ms: int
 
 
-def placed(store: Store, at_most: int = 256) -> list[Placed]:
+def placed(store: Store, at_most: int = 256, pools: Sequence[str] = ()) -> list[Placed]:
     """What is in the pools: queues as they will be claimed, then what runs; so many of each.
+
+    pools: (): this node's
 
     Two round trips; what ends between them is left out.
     """
+    pools = pools or store.keys.own_pools
     with store.redis.pipeline(transaction=False) as pipeline:
-        for pool in POOLS:
+        for pool in pools:
             pipeline.lrange(store.keys.queue(pool), 0, at_most - 1)
             pipeline.zrange(store.keys.wip(pool), 0, at_most - 1)
         found = pipeline.execute()
     queued, leased = found[::2], found[1::2]
-    where = [(pool, False, item) for pool, ids in zip(POOLS, queued, strict=True) for item in ids]
-    for pool, members in zip(POOLS, leased, strict=True):
+    where = [(pool, False, item) for pool, ids in zip(pools, queued, strict=True) for item in ids]
+    for pool, members in zip(pools, leased, strict=True):
         where += [(pool, True, member.rpartition(b":")[0]) for member in members]
     names = [(pool, running, item.decode()) for pool, running, item in where]
     with store.redis.pipeline(transaction=False) as pipeline:

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Final
 from redis.exceptions import RedisError
 
 from workers.clock import now_ms
+from workers.fleet.names import PROCESSORS, pool_name, processor_of
 from workers.log import logger
 from workers.settings import Settings, settings_or_exit
-from workers.wire import POOLS, PoolLoad
+from workers.wire import PoolLoad
 from workers.worker_store import WorkerStore
 
 if TYPE_CHECKING:
@@ -43,18 +44,18 @@ FAILURE: Final = "gpu.failed"  # in LOCKSTEP_HOME/run: what the GPU's last user 
 
 def main(arguments: list[str]) -> int:
     """Run until SIGTERM, or until the device fails."""
-    if len(arguments) != 1 or arguments[0] not in POOLS:
-        print(f"usage: python -m workers.pool {'|'.join(POOLS)}", file=sys.stderr)
+    if len(arguments) != 1 or arguments[0] not in PROCESSORS:
+        print(f"usage: python -m workers.pool {'|'.join(PROCESSORS)}", file=sys.stderr)
         return 2
-    pool, config = arguments[0], settings_or_exit()
-    missing = why_no_gpu(config) if pool == "gpu" else None
+    processor, config = arguments[0], settings_or_exit()
+    missing = why_no_gpu(config) if processor == "gpu" else None
     if missing is not None:
         return stay_absent(config, missing)
-    return serve(pool, config)
+    return serve(pool_name(processor, config.node), config)
 
 
 def serve(pool: str, config: Settings) -> int:
-    """Work, as long as the processor does."""
+    """Work, as long as the processor does.   pool: its full name"""
     from kernels.arrays import DeviceAbsent, DeviceError
     from workers.model.config import BadModel
 
@@ -111,7 +112,8 @@ def say_until_stopped(config: Settings, state: str, note: str, seconds: float | 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     store = WorkerStore.of(config)
-    load = PoolLoad(pool="gpu", worker=f"{os.uname().nodename}-{state}", state=state, note=note)
+    gpu, worker = pool_name("gpu", config.node), f"{os.uname().nodename}-{state}"
+    load = PoolLoad(pool=gpu, worker=worker, state=state, note=note)
     end = None if seconds is None else time.monotonic() + seconds
     while end is None or time.monotonic() < end:
         with suppress(RedisError):  # it comes back, or this process ends
@@ -186,7 +188,8 @@ def build_engine(
     from workers.processor import open_processor
     from workers.text.text_model import TextModel
 
-    processor = open_processor(pool, config)
+    kind = processor_of(pool)
+    processor = open_processor(kind, config)
     folder = ensure(config.home, config.model, progress=None)
     shape = Weights.open(folder / PACK).config
     model = processor.load_model(folder, limits_of(config, shape), config)
@@ -210,7 +213,7 @@ def build_engine(
         timer=time.monotonic,
     )
     if config.calibrate == "auto":
-        calibrate(pool, config, engine, text, processor)
+        calibrate(kind, config, engine, text, processor)
     return engine, text, 0 if model.config.state is None else limits.state_slots
 
 

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from redis.exceptions import OutOfMemoryError, RedisError
 
+from workers.fleet.names import PROCESSORS, processor_of
 from workers.script import Value, flat, text, texts
 from workers.store_reading import StoreReading
 from workers.trace.parent import new_traceparent
 from workers.wire import (
     GROUP,
     KEEP_S,
-    POOLS,
     EndEvent,
     Planned,
     Request,
@@ -244,11 +244,13 @@ class Store(StoreReading):
     def move(self, request_id: str, pool: str, reason: str = "") -> str:
         """Have another pool go on with a request. reason: why, for a person who looks at the job.
 
+        pool: gpu or cpu alone means the one of the node where the request is
+
         Gives "moving" (its pool is told: `move ID POOL`), "moved" (it waited, or is there), "ended"
         or "unknown" (also of one that no router has seen). Raises ValueError for no pool.
         """
-        if pool not in POOLS:
-            raise ValueError(f"pool: must be one of {', '.join(POOLS)}, got {pool!r}")
+        if processor_of(pool) not in PROCESSORS:
+            raise ValueError(f"pool: must be one of {', '.join(PROCESSORS)}, got {pool!r}")
         keys = [self.keys.job(request_id), self.keys.control]
         return text(self.run("move", keys, request_id, pool, reason))
 

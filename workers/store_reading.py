@@ -48,13 +48,14 @@ class StoreReading(StoreClient):
         count = waiting if isinstance(waiting, int) else 0
         return {**parse_session(raw), "waiting": count} if raw and isinstance(raw, dict) else {}
 
-    def loads(self) -> list[PoolLoad]:
-        """What every living pool said last."""
-        keys = sorted(cast(set[bytes], self.redis.smembers(self.keys.pools)))
+    def loads(self, node: str | None = None) -> list[PoolLoad]:
+        """What every living pool of a node said last.   node: None: this one"""
+        names = self.keys.pools if node is None else self.keys.pools_of(node)
+        keys = sorted(cast(set[bytes], self.redis.smembers(names)))
         if not keys:
             return []
         reports = cast(list[bytes | None], self.redis.mget(keys))
         silent = [key for key, report in zip(keys, reports, strict=True) if report is None]
         if silent:
-            self.redis.srem(self.keys.pools, *silent)
+            self.redis.srem(names, *silent)
         return [msgspec.json.decode(report, type=PoolLoad) for report in reports if report]

@@ -9,10 +9,10 @@ from typing import Any, Final
 import msgspec
 
 from workers.cost import CostModel
+from workers.fleet.names import pools_of
 
 VERSION: Final = 1
 SLA_CLASSES: Final = ("realtime", "standard", "batch")  # those that every node has (sla.py)
-POOLS: Final = ("gpu", "cpu")
 WEBHOOKS: Final = "webhooks"  # the queue of attempts to post one
 TERMINAL: Final = ("finished", "failed", "cancelled", "expired")
 STATES: Final = ("accepted", "queued", "running", *TERMINAL)
@@ -202,12 +202,16 @@ class EndEvent(msgspec.Struct, frozen=True, kw_only=True):
 class Keys:
     """Names of all keys under one prefix; on Redis Cluster the prefix is a hash tag: {lockstep}.
 
-    classes  the node's SLA classes, most urgent first: each has a stream
+    classes    the node's SLA classes, most urgent first: each has a stream
+    node       the node's name in its fleet; "": it is alone
+    own_pools  the node's pools, in order of preference
     """
 
-    def __init__(self, prefix: str, classes: tuple[str, ...] = SLA_CLASSES) -> None:
+    def __init__(self, prefix: str, classes: tuple[str, ...] = SLA_CLASSES, node: str = "") -> None:
         self.prefix = prefix
         self.classes = classes
+        self.node = node
+        self.own_pools = pools_of(node)
         self.rq_prefix = f"{prefix}:rq"
         self.dead = f"{prefix}:dead"
         self.active = f"{prefix}:active"
@@ -217,9 +221,12 @@ class Keys:
         self.sla = f"{prefix}:sla"  # what the classes promise, for the scripts
         self.placements = f"{prefix}:placements"  # counters: kinds of plans
         self.control = f"{prefix}:control"
-        self.pools = f"{prefix}:pools"
+        self.nodes = f"{prefix}:nodes"  # a fleet's nodes by the second in which they were heard
+        self.speeds = f"{prefix}:speeds"  # of the same, what each can do
+        self.fleet = f"{prefix}:fleet"  # what all its nodes have in common
         self.api_keys = f"{prefix}:keys"  # by name, without an expiry: ingest/access/keys.py
-        self.replanned = f"{prefix}:replanned"  # a router has just done it
+        self.replanned = self.of_node("replanned", node)  # a router has just done it
+        self.pools = self.pools_of(node)
         self.waiting = f"{prefix}:waiting"  # ids that wait for their session
         self.deadlines = f"{prefix}:deadlines"  # ids by their deadlines
         self.webhooks_due = f"{prefix}:webhooks:due"
@@ -245,6 +252,22 @@ class Keys:
 
     def tokens(self, request_id: str) -> str:
         return f"{self.prefix}:tokens:{request_id}"
+
+    def of_node(self, name: str, node: str) -> str:
+        """A key that each node of a fleet has for itself."""
+        return f"{self.prefix}:{name}:{node}" if node else f"{self.prefix}:{name}"
+
+    def turn(self, what: str) -> str:
+        """Which node of a fleet does what only one is to do."""
+        return f"{self.prefix}:turn:{what}"
+
+    def pools_of(self, node: str) -> str:
+        """Names of the reports of a node's pools."""
+        return self.of_node("pools", node)
+
+    def node_report(self, node: str) -> str:
+        """What a node of a fleet says of itself."""
+        return f"{self.prefix}:node:{node}"
 
     def pool(self, pool: str, worker: str) -> str:
         return f"{self.prefix}:pool:{pool}:{worker}"
@@ -305,7 +328,7 @@ class Keys:
         return [f"{self.rq_prefix}:{name}" for name in names]
 
     def _of_each_queue(self, *kinds: str) -> list[str]:
-        return [f"{kind}:{queue}" for kind in kinds for queue in (*POOLS, WEBHOOKS)]
+        return [f"{kind}:{queue}" for kind in kinds for queue in (*self.own_pools, WEBHOOKS)]
 
 
 def full_id(tenant: str, request_id: str) -> str:

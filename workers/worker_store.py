@@ -8,14 +8,14 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
 from workers.script import Value, flat, texts
 from workers.store import Store
-from workers.wire import KEEP_S, POOLS, EndEvent, PoolLoad, Request, TokenEvent, token_entry_id
-from workers.wire_fields import end_fields, token_fields
+from workers.wire import KEEP_S, WEBHOOKS, EndEvent, PoolLoad, Request, TokenEvent, token_entry_id
+from workers.wire_fields import end_fields, parse_request, token_fields
 
 NO_MORE: Final[Mapping[str, int]] = MappingProxyType({})
 FORGET_BATCH: Final = 1000  # jobs of one call: a store is not to be held up by it
@@ -190,8 +190,23 @@ class WorkerStore(Store):
 
     def reconcile(self, *, force: bool = False) -> list[str]:
         """Put back requests that are in no queue and on no worker; force looks at each one."""
-        arguments = (self.max_attempts, int(force), *POOLS)
+        arguments: list[Value] = [self.max_attempts, int(force), *self.queues()]
         return texts(self.run("reconcile", [self.keys.active], *arguments))
+
+    def queues(self) -> list[str]:
+        """The pools' queues: this node's, or all that its fleet has had."""
+        if not self.keys.node:
+            return list(self.keys.own_pools)
+        known = cast(set[bytes], self.redis.smembers(f"{self.keys.rq_prefix}:queues"))
+        names = {key.decode().removeprefix(self.keys.queue("")) for key in known}
+        return sorted((names | set(self.keys.own_pools)) - {WEBHOOKS})
+
+    def takes_turn(self, what: str, seconds: float) -> bool:
+        """Whether this node does what one of its fleet is to do in so many seconds."""
+        if not self.keys.node:
+            return True
+        key = self.keys.turn(what)
+        return bool(self.redis.set(key, self.keys.node, px=int(1000 * seconds), nx=True))
 
     def forget_jobs(self) -> None:
         """Take what has expired out of the lists of jobs, and out of RQ's registries."""
@@ -247,8 +262,8 @@ def claimed(
 ) -> Claimed:
     """One row of claim.lua; the request has the class that it has now, not the one it came with."""
     try:
-        asked = msgspec.msgpack.decode(request, type=Request) if request else None
-    except msgspec.MsgspecError:  # written by another version, or by hand: its pool ends it
+        asked = parse_request(request) if request else None
+    except ValueError:  # written by another version, or by hand: its pool ends it
         asked = None
     if asked is not None and sla and asked.sla != sla.decode():
         asked = msgspec.structs.replace(asked, sla=sla.decode())

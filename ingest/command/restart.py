@@ -15,9 +15,10 @@ from typing import Annotated, Any, Final
 from typer import Argument, Option
 
 from ingest.command.failure import USAGE, Failure
+from workers.fleet.names import PROCESSORS, processor_of
 from workers.settings import settings
 from workers.store import Store
-from workers.wire import POOLS, PoolLoad
+from workers.wire import PoolLoad
 
 POLL_S: Final = 0.2
 ASK_EVERY_S: Final = 5.0  # a worker that had just lost its connection did not hear it
@@ -37,8 +38,8 @@ def restart(
 ) -> None:
     """Restart the workers of pools, one after the other; 1 when one does not come back."""
     for pool in pools:
-        if pool not in POOLS:
-            raise Failure(f"there is no pool {pool!r}: {' or '.join(POOLS)}", USAGE)
+        if pool not in PROCESSORS:
+            raise Failure(f"there is no pool {pool!r}: {' or '.join(PROCESSORS)}", USAGE)
     store = Store.of(settings())
     done: list[dict[str, Any]] = []
     for load in [load for pool in dict.fromkeys(pools) for load in ready_in(store, pool)]:
@@ -54,7 +55,7 @@ def restart(
 
 def ready_in(store: Store, pool: str) -> list[PoolLoad]:
     """The workers of a pool that can be restarted. Raises Failure when there is none."""
-    loads = [load for load in store.loads() if load.pool == pool]
+    loads = [load for load in store.loads() if processor_of(load.pool) == pool]
     ready = [load for load in loads if load.state == "ready"]
     if not ready:
         states = [f"{one.state} ({one.note})" if one.note else one.state for one in loads]

@@ -15,10 +15,11 @@ from ingest.health.pulse import Pulse, take_pulse
 from ingest.metrics.class_rows import by_plan, class_rows
 from ingest.shapes import Json
 from workers.clock import now_ms
+from workers.fleet.names import PROCESSORS, processor_of
 from workers.job_list import FIELDS, job_of
 from workers.promises import pressures
 from workers.store import Store
-from workers.wire import POOLS, PoolLoad, full_id, split_id
+from workers.wire import PoolLoad, full_id, split_id
 
 SHOWN: Final = 10  # jobs of each list
 FAILURES: Final = 8
@@ -56,7 +57,7 @@ def look(store: Store, home: Path) -> Json:
 
 def in_order(loads: Sequence[PoolLoad]) -> list[PoolLoad]:
     """As placement prefers them."""
-    return sorted(loads, key=lambda load: (POOLS.index(load.pool), load.worker))
+    return sorted(loads, key=lambda load: (PROCESSORS.index(processor_of(load.pool)), load.worker))
 
 
 def pool_object(load: PoolLoad, queues: Mapping[str, int]) -> Json:
@@ -76,7 +77,7 @@ def tiers_of(pulse: Pulse) -> list[Json]:
     for load in in_order(pulse.loads):
         if load.total_blocks:
             used = 1 - load.free_blocks / load.total_blocks
-            tier = "VRAM" if load.pool == "gpu" else "RAM"
+            tier = "VRAM" if processor_of(load.pool) == "gpu" else "RAM"
             row = {"tier": tier, "pool": load.pool, "sessions": load.running, "used": used}
             tiers.append({**row, "found_tokens": load.kv.get("tokens_ram", 0.0)})
     # both pools of a node tell of its one folder; a worker is called NODE-POOL-SLOT
@@ -98,7 +99,7 @@ def jobs_of(store: Store) -> Json:
     keys = store.keys
     seconds = int(time.time()) + store.result_ttl_s + 1  # later: held for a webhook
     with store.redis.pipeline(transaction=False) as pipeline:
-        for pool in POOLS:
+        for pool in keys.own_pools:
             pipeline.zrange(keys.wip(pool), 0, SHOWN - 1)
         pipeline.zrevrangebyscore(keys.jobs, seconds, "-inf", start=0, num=SHOWN)
         pipeline.lrange(keys.failures, 0, FAILURES - 1)

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from redis.exceptions import ResponseError
 
 from workers.store import Store
-from workers.wire import GROUP, POOLS, PoolLoad
+from workers.wire import GROUP, PoolLoad
 
 STALL_S: Final = 30.0
 
@@ -76,7 +76,7 @@ def take_pulse(store: Store) -> Pulse:
     pipe = store.redis.pipeline(transaction=False)
     for sla in keys.classes:
         pipe.xlen(keys.requests(sla))
-    for pool in POOLS:
+    for pool in keys.own_pools:
         pipe.llen(keys.queue(pool))
     pipe.zcard(keys.waiting)
     for counters in (keys.ends, keys.promises, keys.placements, keys.refusals):
@@ -85,7 +85,7 @@ def take_pulse(store: Store) -> Pulse:
     handled = handled_by_routers(store)
     return Pulse(
         streams=dict(zip(keys.classes, counts, strict=False)),
-        queues=dict(zip(POOLS, counts[len(keys.classes) :], strict=True)),
+        queues=dict(zip(keys.own_pools, counts[len(keys.classes) :], strict=True)),
         loads=store.loads(),
         num_routers=len(handled),
         handled=sum(handled),

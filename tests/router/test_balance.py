@@ -1,5 +1,7 @@
 """What passes those who wait, and how many decode at once: by what came lately."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +17,7 @@ def test_nothing_passes_the_most_urgent_and_nobody_waits_for_ever(prompts, outpu
     pool = gpu(running, prompts_per_s=prompts, outputs_per_s=outputs)
     parts = [passing(wanted(sla=sla), pool, TABLE) for sla in TABLE.names]
     assert parts[0] == 0.0
-    assert parts == sorted(parts)
+    assert all(more >= less - 1e-6 for less, more in pairwise(parts)), parts  # balanced's own doubt
     assert parts[-1] <= PASSING_MOST
 
 

@@ -1,7 +1,7 @@
 -- move.lua - somebody wants a request to be run by another pool.
 --
 -- KEYS[1] hash of the job   KEYS[2] channel of the pools
--- ARGV[5] request id   ARGV[6] the other pool   ARGV[7] why, in words, or ""
+-- ARGV[5] request id   ARGV[6] the other pool, or its processor   ARGV[7] why, in words, or ""
 -- returns "moved" (it waited, or is there), "moving" (it runs: its pool is told), "ended" or
 -- "unknown" (also of one that is not routed yet)
 -- include names
@@ -11,6 +11,9 @@ local id, target = ARGV[5], ARGV[6]
 local known = redis.call('HMGET', KEYS[1], 'status', 'pool')
 local status, pool = known[1], known[2]
 if not status or status == 'accepted' then return 'unknown' end
+if not string.find(target, '@', 1, true) then -- the one of the node where it is
+  target = target .. (string.match(pool or '', '@.*') or '')
+end
 if TERMINAL[status] then return 'ended' end
 if pool == target then -- whatever was wished before is not wished any more
   redis.call('HDEL', KEYS[1], 'move_reason')

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from kernels.ops import BLOCK_TOKENS
+from workers.fleet.names import PROCESSORS, processor_of
 from workers.log import logger
 from workers.placed import placed
 from workers.queue.emitter import Emitter, Written
 from workers.session.suspended import Suspended
-from workers.wire import POOLS
 from workers.worker_store import Claimed, WorkerStore
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Mover:
         self.ready: frozenset[str] = frozenset()  # other pools, as last seen
 
     def can_move(self, pool: str) -> bool:
-        return pool != self.pool and pool in POOLS
+        return pool != self.pool and processor_of(pool) in PROCESSORS
 
     def look(self, items: list[Claimed]) -> None:
         """Which pools are ready, if any of these items is to go to one. From any thread."""

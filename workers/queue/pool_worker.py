@@ -35,12 +35,13 @@ from workers.queue.running import RunningItems
 from workers.queue.wishes import Wishes
 from workers.session.part import SessionPart
 from workers.session.turn import Prepared
-from workers.wire import POOLS, EndEvent
+from workers.wire import EndEvent
 from workers.worker_store import NO_MORE, Claimed, WorkerStore
 
 if TYPE_CHECKING:
     from workers.session.backing import Backing
 
+RECONCILE_S: Final = 9.0  # a fleet's node looks, when no other one has for so long
 LOOK_AT_ALL_EVERY: Final = 6  # of the maintenance rounds
 KEEP_EVERY: Final = 60
 STALLED_S: Final = 0.05  # until a step is tried again that found no memory; news ends it
@@ -176,7 +177,8 @@ class PoolWorker(BatchWorker):
         What the other pool has no memory for waits in this one's queue for the device's return, an
         attempt burnt (give_back): it may be what the device fails of.
         """
-        self.failure, other = str(error), next(p for p in POOLS if p != self.queue_name)
+        pools = self.store.keys.own_pools
+        self.failure, other = str(error), next(p for p in pools if p != self.queue_name)
         self.request_stop(0, None)
         with self.claiming:  # none follows
             held = list(self.held.values())
@@ -255,7 +257,7 @@ class PoolWorker(BatchWorker):
 
     def handle_control(self, message: Any) -> None:
         """Also `suspend SESSION`: another pool waits for it."""
-        verb, _, session = message["data"].decode().partition(" ")
+        verb, _, session = message["data"].decode(errors="replace").partition(" ")
         if verb != "suspend":
             super().handle_control(message)
         elif self.sessions is not None:
@@ -308,9 +310,11 @@ class PoolWorker(BatchWorker):
         self.mover.look(held)
 
     def maintain(self) -> None:
-        back = self.store.reconcile(force=self.rounds % LOOK_AT_ALL_EVERY == 0)
-        if back:
-            logger(self.queue_name).warning("put back what no queue and no worker had", jobs=back)
+        if self.store.takes_turn("reconcile", RECONCILE_S):
+            back = self.store.reconcile(force=self.rounds % LOOK_AT_ALL_EVERY == 0)
+            if back:
+                log = logger(self.queue_name)
+                log.warning("put back what no queue and no worker had", jobs=back)
         self.store.forget_jobs()
         if self.rounds % KEEP_EVERY == 0:
             self.store.keep()

@@ -13,9 +13,10 @@ from ingest.command.doctor.store import trouble
 from ingest.health.programs import Program, read_program
 from ingest.health.pulse import Pulse, take_pulse
 from ingest.health.ready import reachable
+from workers.fleet.names import processor_of
 from workers.settings import Settings
 from workers.store import Store
-from workers.wire import POOLS, PoolLoad
+from workers.wire import PoolLoad
 
 
 def keepers(home: Path, procfile: Path) -> Iterator[Finding]:
@@ -53,8 +54,8 @@ def pools(store: Store, home: Path) -> Iterator[Finding]:
         yield Finding("router", f"{pulse.num_routers} alive")
     else:
         yield wrong("router-silent", "router", "none reports", "read the router's lines")
-    for name in POOLS:
-        yield from pool(name, pulse, read_program(home, name))
+    for name in store.keys.own_pools:
+        yield from pool(name, pulse, read_program(home, processor_of(name)))
     if not any(load.state == "ready" for load in pulse.loads):
         todo = "wait for a model to load, else read the pools' lines"
         yield wrong("pool-none-ready", "pools", "none is ready: requests wait", todo)
@@ -64,7 +65,8 @@ def pool(name: str, pulse: Pulse, program: Program | None) -> Iterator[Finding]:
     """Its workers; one whose program runs and says nothing hangs, or reaches no store."""
     loads = [load for load in pulse.loads if load.pool == name]
     if not loads and program is not None and program.is_kept:
-        todo = f"read its lines; lockstep restart {name}, or kill -9 {program.pid}: nothing is lost"
+        ways = f"lockstep restart {processor_of(name)}, or kill -9 {program.pid}"
+        todo = f"read its lines; {ways}: nothing is lost"
         yield wrong("pool-silent", f"pool {name}", "does not report", todo)
     for load in loads:
         yield worker(load)

@@ -4,14 +4,14 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
-import msgspec
 from redis.exceptions import ResponseError
 
 from ingest.command.doctor.finding import Finding, wrong
 from router.entry import read_entry
 from router.refusal import Refused
 from workers.store import Store
-from workers.wire import GROUP, POOLS, VERSION, Request
+from workers.wire import GROUP, VERSION
+from workers.wire_fields import parse_request
 
 LATE_S: Final = 60.0  # a lease that ended so long ago is nobody's; a message that waits so long
 LEASE_SLACK_S: Final = 3600  # a lease ends at score - this (workers/lua/lease.lua)
@@ -27,7 +27,7 @@ def examine(store: Store) -> Iterator[Finding]:
 def stuck_leases(store: Store) -> Iterator[Finding]:
     """Requests whose worker is gone, and which nobody takes up."""
     seconds, _ = store.redis.time()
-    for pool in POOLS:
+    for pool in store.keys.own_pools:
         late = seconds + LEASE_SLACK_S - LATE_S
         members = store.redis.zrangebyscore(store.keys.wip(pool), "-inf", late, 0, LOOK)
         if members:
@@ -91,8 +91,8 @@ def is_readable(store: Store, request_id: str) -> bool:
     if raw is None:  # it has ended meanwhile
         return True
     try:
-        msgspec.msgpack.decode(raw, type=Request)
-    except msgspec.MsgspecError:
+        parse_request(raw)
+    except ValueError:
         return False
     return True
 
