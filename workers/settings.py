@@ -22,6 +22,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from workers.fleet.names import NODE
 from workers.master.address import BadUrl, check_prefix, passwords
 from workers.master.address import parse as parse_url
 from workers.sla import BadClass, SlaTable
@@ -45,6 +46,11 @@ class Settings(BaseSettings):
     )
 
     home: Path = Field(default=Path("var"), description="folder of all state")
+    node: str = Field(
+        default="",
+        pattern=rf"{NODE}|^$",
+        description="name of this node in a fleet on one Redis, such as a; unset: it is alone",
+    )
     redis_url: str | None = Field(
         default=None,
         repr=False,

@@ -61,7 +61,7 @@ class StoreClient:
         """The store that the settings name."""
         return cls(
             settings.url,
-            Keys(settings.key_prefix, settings.classes.names),
+            Keys(settings.key_prefix, settings.classes.names, settings.node),
             timeout_s=timeout_s,
             result_ttl_s=settings.result_ttl_s,
             lease_s=settings.lease_s,
