@@ -7,12 +7,22 @@ from router.placement import shown_ms
 
 
 def classes_table(rows: list[Row]) -> Table:
-    """For a person."""
-    table = Table("class", "waiting", "wait now", "promised", "kept", "not kept", box=None)
-    for row in rows:
-        wait = "" if row["wait_ms"] is None else shown_ms(row["wait_ms"])
-        table.add_row(row["sla"], waiting(row), wait, promise(row), kept(row), broken(row))
+    """For a person. Columns that say nothing just now are left out: a line a class is 80 wide."""
+    said = [
+        (row["sla"], waiting(row), wait_now(row), promise(row), kept(row), broken(row))
+        for row in rows
+    ]
+    heads = ("class", "waiting", "wait now", "promised", "kept", "not kept")
+    shown = [n for n, cells in enumerate(zip(*said, strict=True)) if any(cells)]
+    table = Table(*(heads[n] for n in shown), box=None, pad_edge=False)
+    for cells in said:
+        table.add_row(*(cells[n] for n in shown))
     return table
+
+
+def wait_now(row: Row) -> str:
+    """How long a new one waits, as far as that can be predicted."""
+    return "" if row["wait_ms"] is None else shown_ms(row["wait_ms"])
 
 
 def waiting(row: Row) -> str:

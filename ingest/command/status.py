@@ -26,6 +26,7 @@ FIELDS: Final = (  # of a job, as a person reads them; others after these
     "queue_ms", "tenant", "model", "entry", "arrival_ms", "queued_ms", "started_ms", "ended_ms",
     "deadline_ms", "worker", "execution", "attempts", "prompt_tokens", "output_tokens", "digest",
 )  # fmt: skip
+NOT_FOR_PEOPLE: Final = ("request", "rank", "session_wait_ms")  # how places in a queue are counted
 TIERS: Final = (("RAM", "tokens_ram"), ("page cache", "tokens_cache"), ("disk", "tokens_disk"))
 
 
@@ -56,7 +57,8 @@ def show_job(store: Store, request_id: str, as_json: bool) -> None:
         return
     table = Table(box=None, show_header=False, pad_edge=False)
     for name in sorted(told, key=place):
-        table.add_row(name, readable(name, told[name]))
+        if name not in NOT_FOR_PEOPLE and told[name] not in ({}, ""):
+            table.add_row(name, readable(name, told[name]))
     Console(soft_wrap=True).print(table)
 
 
@@ -94,23 +96,31 @@ def show_node(pulse: Pulse, classes: list[Row], as_json: bool) -> None:
         return
     console = Console()
     console.print(classes_table(classes))
-    heads = ("pool", "worker", "state", "queued", "running", "free blocks", "tok/s", "note")
-    pools = Table(*heads, box=None)
-    pools.columns[1].no_wrap = True  # a name, to be copied
-    pools.columns[1].min_width = max((len(load.worker) for load in pulse.loads), default=0)
+    console.print()
+    console.print(pools_table(pulse))
     for load in pulse.loads:
-        queued = str(pulse.queues.get(load.pool, 0))
-        running = f"{load.running}/{load.capacity}"
-        blocks = f"{load.free_blocks}/{load.total_blocks}"
-        speed = f"{load.tokens_per_s:.1f}"
-        row = (load.pool, load.worker, load.state, queued, running, blocks, speed, load.note)
-        pools.add_row(*row)
-    console.print(pools)
+        if load.note:
+            console.print(f"{load.pool}: {load.note}")
     console.print(sessions_line(pulse.loads))
     if not pulse.loads:
         console.print("no pool reports")
     if pulse.num_routers == 0:
         console.print("no router reports")
+
+
+def pools_table(pulse: Pulse) -> Table:
+    """A line a pool; why one is not ready is said below."""
+    heads = ("pool", "worker", "state", "queued", "running", "free blocks", "tok/s")
+    table = Table(*heads, box=None, pad_edge=False)
+    table.columns[1].no_wrap = True  # a name, to be copied
+    table.columns[1].min_width = max((len(load.worker) for load in pulse.loads), default=0)
+    for load in pulse.loads:
+        queued = str(pulse.queues.get(load.pool, 0))
+        running = f"{load.running}/{load.capacity}"
+        blocks = f"{load.free_blocks}/{load.total_blocks}"
+        speed = f"{load.tokens_per_s:.1f}"
+        table.add_row(load.pool, load.worker, load.state, queued, running, blocks, speed)
+    return table
 
 
 def sessions_line(loads: Sequence[PoolLoad]) -> str:

@@ -40,9 +40,11 @@ def screen(look: Look, speeds: Speeds, height: int = 40) -> RenderableType:
         ("lockstep ", "bold"), (look["model"] or "no pool reports", "dim"), "   ",
         (f"{speed:.1f}", "bold"), " tok/s  ", (speeds.line(speed), "green"),
     )  # fmt: skip
-    room = max(LEAST, height - FRAME - len(look["pools"]) - len(look["classes"]))
+    told = len(look["pools"]) + len(notes(look)) + len(look["classes"])
+    room = max(LEAST, height - FRAME - told)
     num_failed = min(2, len(look["failed"]))
-    parts: list[RenderableType] = [head, "", pools_table(look), "", classes_table(look["classes"])]
+    parts: list[RenderableType] = [head, "", pools_table(look), *notes(look)]
+    parts += ["", classes_table(look["classes"])]
     parts += ["", jobs_table("running", look["running"][: room - num_failed], look["at_ms"])]
     if num_failed:
         parts += ["", jobs_table("failed last", look["failed"][:num_failed], look["at_ms"])]
@@ -51,27 +53,31 @@ def screen(look: Look, speeds: Speeds, height: int = 40) -> RenderableType:
 
 
 def pools_table(look: Look) -> Table:
-    heads = ("pool", "state", "tok/s", "step", "batch", "places", "KV blocks", "queued", "error")
+    """A line a pool, 80 wide. "predicts": by how much step times differ from what was predicted."""
+    heads = ("pool", "state", "tok/s", "step", "places", "KV blocks", "queued", "predicts")
     table = Table(*heads, box=None, pad_edge=False)
     for pool in look["pools"]:
         used = pool["total_blocks"] - pool["free_blocks"]
-        step = shown_ms(pool["step_ms"]) if pool["step_ms"] else ""
-        state = f"{pool['state']}: {pool['note']}" if pool["note"] else pool["state"]
         table.add_row(
             Text(pool["pool"], style=f"bold {TONES.get(pool['pool'], '')}"),
-            state,
+            pool["state"],
             f"{pool['tokens_per_s']:.1f}",
-            step,
-            str(pool["batch"] if pool["running"] else 0),
+            shown_ms(pool["step_ms"]) if pool["step_ms"] else "",
             f"{bar(pool['running'], pool['capacity'])} {pool['running']}/{pool['capacity']}",
             f"{bar(used, pool['total_blocks'])} {used}/{pool['total_blocks']}",
             str(pool["queued"]),
-            f"{pool['cost']['error']:.0%}" if pool["cost"] else "",
+            f"±{pool['cost']['error']:.0%}" if pool["cost"] else "",
         )
     return table
 
 
-def bar(part: float, whole: float, width: int = 10) -> str:
+def notes(look: Look) -> list[Text]:
+    """Why a pool is as it is, a line each, as far as the terminal is wide."""
+    said = [f"{pool['pool']}: {pool['note']}" for pool in look["pools"] if pool["note"]]
+    return [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in said]
+
+
+def bar(part: float, whole: float, width: int = 6) -> str:
     """Eighths of a character are not needed: a glance is enough."""
     full = round(width * min(1.0, part / whole)) if whole else 0
     return "█" * full + "░" * (width - full)

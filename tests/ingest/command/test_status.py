@@ -1,7 +1,10 @@
 """What `lockstep status` says of sessions and of classes."""
 
+import json
+
 from ingest.command.classes import kept, promise, waiting
-from ingest.command.status import sessions_line
+from ingest.command.main import run
+from ingest.command.status import sessions_line, show_node
 from ingest.health.pulse import Pulse
 from ingest.metrics.class_rows import class_rows
 from workers.sla import SlaTable
@@ -45,3 +48,25 @@ def test_classes_tell_what_they_promise_what_waits_and_what_was_kept():
     assert promise(batch) == "end in 60 min"
     assert promise(batch | {"deadline_ms": 28_800_000}) == "end in 8 h"
     assert (waiting(realtime), waiting(batch)) == ("4", "900 of 800")
+
+
+def test_a_person_is_shown_no_rank_and_nothing_that_is_empty(store, capfd):
+    fields = {"status": "queued", "rank": 1_790_000_000_000, "metadata": "{}", "pool": "cpu"}
+    store.redis.hset(store.keys.job("r1"), mapping=fields)
+    assert run(["status", "r1"]) == 0
+    shown = capfd.readouterr().out
+    assert "queued" in shown and "rank" not in shown and "metadata" not in shown
+    assert run(["status", "r1", "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert (told["rank"], told["metadata"]) == (1_790_000_000_000, {})
+
+
+def test_a_line_of_80_holds_each_pool_and_the_reason_stands_below(capsys):
+    note = "no NVIDIA driver: libcuda.so.1 is missing"
+    gpu = PoolLoad(pool="gpu", worker="a-machine-absent", state="absent", note=note)
+    pulse = Pulse(dict.fromkeys(SlaTable().names, 0), {"gpu": 0}, [gpu], 1)
+    show_node(pulse, class_rows(pulse, SlaTable(), {}), as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert f"gpu: {note}" in lines
+    [row] = [line for line in lines if "a-machine-absent" in line]
+    assert "absent" in row and "0/0" in row and len(row.rstrip()) <= 80

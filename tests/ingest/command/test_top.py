@@ -10,10 +10,13 @@ from ingest.command.top_screen import Speeds, bar, screen
 from ingest.dashboard.look import look
 from tests.ingest.conftest import MODEL
 from tests.ingest.stub_node import StubNode
+from workers.cost import CostModel
+
+NOTE = "no NVIDIA driver: libcuda.so.1 is missing, and more is said than a line has room for"
 
 
-def shown(told, **how) -> str:
-    console = Console(width=120, record=True, file=StringIO())
+def shown(told, width=120, **how) -> str:
+    console = Console(width=width, record=True, file=StringIO())
     console.print(screen(told, Speeds(), **how))
     return console.export_text()
 
@@ -50,9 +53,24 @@ def test_a_low_terminal_shows_fewer_jobs(store, tiny_home):
     assert shown(told, height=60).count("batch") > shown(told, height=24).count("batch")
 
 
+def test_a_line_of_80_holds_a_pool_a_class_and_why_a_pool_is_not_there(store, text, tiny_home):
+    with StubNode(store, text) as node:
+        node.report(
+            running=13, capacity=16, free_blocks=1, total_blocks=4096, step_ms=1234.5,
+            tokens_per_s=1234.5, cost=CostModel(fixed_ms=3.0, error=0.07), note=NOTE,
+        )  # fmt: skip
+        lines = shown(look(store, tiny_home), width=80).splitlines()
+    [pool] = [line for line in lines if line.startswith("cpu ") and "13/16" in line]
+    assert "4095/4096" in pool and "±7%" in pool and "1.2 s" in pool
+    [note] = [line for line in lines if line.startswith("cpu: ")]
+    assert note.startswith("cpu: no NVIDIA driver: libcuda.so.1 is missing")
+    [realtime] = [line for line in lines if line.startswith("realtime")]
+    assert "100 ms a token" in realtime and "(99 %)" in realtime
+
+
 def test_bars_are_as_long_as_their_part():
     assert (bar(0, 16), bar(8, 16), bar(99, 16), bar(1, 0)) == (
-        *("░" * 10, "█" * 5 + "░" * 5, "█" * 10, "░" * 10),
+        *("░" * 6, "█" * 3 + "░" * 3, "█" * 6, "░" * 6),
     )
 
 
