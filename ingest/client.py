@@ -52,7 +52,9 @@ class Client:
         """Without arguments: the store and prefix of lockstep.toml and LOCKSTEP_* variables."""
         classes = settings().classes.names
         keys = Keys(settings().key_prefix if prefix is None else prefix, classes)
-        self.store = Store(settings().url if url is None else url, keys)
+        self.store = Store(
+            settings().url if url is None else url, keys, replicas=settings().redis_replicas
+        )
         self.reads = self.store.blocking(BLOCK_S)
 
     def enqueue(
@@ -78,7 +80,8 @@ class Client:
         fields  whatever else a request may hold: max_tokens, temperature, session_mode, ...
 
         What is wrong with a request is not raised here: it ends as failed, with the reason.
-        Raises ValueError for a class that does not exist, Overloaded when patience has an end.
+        Raises ValueError for a class that does not exist, Overloaded when patience has an end,
+        NotReplicated (store_client.py) when too few replicas have it: ask again by the same id.
         """
         classes = self.store.keys.classes
         if sla not in classes:
@@ -90,7 +93,8 @@ class Client:
         body = {"v": 1, "id": request_id, **asked, **fields}
         given = {name: value for name, value in body.items() if value is not None}
         packed = msgspec.msgpack.encode(given)
-        self.store.redis.xadd(self.store.keys.requests(sla), {"m": packed})
+        with self.store.replicated() as client:
+            client.xadd(self.store.keys.requests(sla), {"m": packed})
         return request_id
 
     def job(self, request_id: str) -> dict[str, Any] | None:

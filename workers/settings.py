@@ -61,6 +61,12 @@ class Settings(BaseSettings):
         default=None,
         description="certificates that a rediss:// server is trusted by; unset: the system's",
     )
+    redis_replicas: int = Field(
+        default=0,
+        ge=0,
+        le=5,
+        description="replicas that must have a request before it is accepted (docs/redis.md)",
+    )
     store_port: int = Field(default=6390, ge=1, le=65535, description="port of the embedded Valkey")
     store_password: str | None = Field(
         default=None,

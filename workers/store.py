@@ -108,6 +108,7 @@ class Store(StoreReading):
     ) -> Accepted:
         """Take a request at the HTTP door: it is accepted when this returns. May be repeated.
 
+        Raises NotReplicated when too few replicas have it.
         num_tokens: prompt, and output at most, for its tenant's rate. key: name of the API key that
         asks; key_limits: its requests and tokens in a minute, and how many at once. webhook and
         metadata are in the body too; here they are for an end before it is routed.
@@ -116,8 +117,11 @@ class Store(StoreReading):
         more = {"metadata": json.dumps(metadata or {}, ensure_ascii=False)}
         pairs = flat(more | webhook_fields(webhook))
         asker = (*self.rates, num_tokens, key, *key_limits)
-        told = self.run("accept", keys, sla, tenant, body, *asker, *pairs)
-        is_new, entry_id, status, retry_ms = told
+        with self.replicated() as client:
+            told = self.run("accept", keys, sla, tenant, body, *asker, *pairs, client=client)
+            is_new, entry_id, status, retry_ms = told
+            if is_new != 1:  # a write like the first one's, for which WAIT would not wait
+                client.publish(self.keys.again, b"")
         return Accepted(is_new == 1, entry_id.decode(), status.decode(), retry_ms)
 
     def route_all(self, routings: Sequence[Routing]) -> list[str | RateLimited]:

@@ -221,6 +221,7 @@ class Keys:
         self.sla = f"{prefix}:sla"  # what the classes promise, for the scripts
         self.placements = f"{prefix}:placements"  # counters: kinds of plans
         self.control = f"{prefix}:control"
+        self.again = f"{prefix}:again"  # a channel that nobody hears: see Store.accept
         self.nodes = f"{prefix}:nodes"  # a fleet's nodes by the second in which they were heard
         self.speeds = f"{prefix}:speeds"  # of the same, what each can do
         self.fleet = f"{prefix}:fleet"  # what all its nodes have in common
