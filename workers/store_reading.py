@@ -58,4 +58,12 @@ class StoreReading(StoreClient):
         silent = [key for key, report in zip(keys, reports, strict=True) if report is None]
         if silent:
             self.redis.srem(names, *silent)
-        return [msgspec.json.decode(report, type=PoolLoad) for report in reports if report]
+        return [load for report in reports if (load := pool_load(report)) is not None]
+
+
+def pool_load(report: bytes | None) -> PoolLoad | None:
+    """What a pool said; None: nothing, or what this version cannot read: it is not there for us."""
+    try:
+        return msgspec.json.decode(report, type=PoolLoad) if report else None
+    except msgspec.DecodeError:
+        return None

@@ -126,8 +126,8 @@ def pools_table(pulse: Pulse) -> Table:
 def sessions_line(loads: Sequence[PoolLoad]) -> str:
     """Sessions in files, what they take, and where the beginnings of prompts were found."""
     told = [load for load in loads if "sessions" in load.kv]
-    # both pools of a node tell of its one folder; a worker is called NODE-POOL-SLOT
-    nodes = {load.worker.rsplit("-", 2)[0]: load.kv for load in told}.values()
+    # both pools of a node tell of its one folder; a worker is called HOME-POOL-SLOT
+    nodes = {load.worker.partition("-")[0]: load.kv for load in told}.values()
     sessions, used, quota = (total(nodes, name) for name in ("sessions", "bytes", "quota_bytes"))
     pools = [load.kv for load in told]
     hits, misses = total(pools, "hits"), total(pools, "misses")

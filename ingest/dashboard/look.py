@@ -56,8 +56,12 @@ def look(store: Store, home: Path) -> Json:
 
 
 def in_order(loads: Sequence[PoolLoad]) -> list[PoolLoad]:
-    """As placement prefers them."""
-    return sorted(loads, key=lambda load: (PROCESSORS.index(processor_of(load.pool)), load.worker))
+    """As placement prefers them; processors that only a later version knows come last."""
+    return sorted(loads, key=lambda load: (place_of(processor_of(load.pool)), load.worker))
+
+
+def place_of(processor: str) -> int:
+    return PROCESSORS.index(processor) if processor in PROCESSORS else len(PROCESSORS)
 
 
 def pool_object(load: PoolLoad, queues: Mapping[str, int]) -> Json:
@@ -80,8 +84,8 @@ def tiers_of(pulse: Pulse) -> list[Json]:
             tier = "VRAM" if processor_of(load.pool) == "gpu" else "RAM"
             row = {"tier": tier, "pool": load.pool, "sessions": load.running, "used": used}
             tiers.append({**row, "found_tokens": load.kv.get("tokens_ram", 0.0)})
-    # both pools of a node tell of its one folder; a worker is called NODE-POOL-SLOT
-    nodes = {load.worker.rsplit("-", 2)[0]: load.kv for load in pulse.loads if load.kv}
+    # both pools of a node tell of its one folder; a worker is called HOME-POOL-SLOT
+    nodes = {load.worker.partition("-")[0]: load.kv for load in pulse.loads if load.kv}
     for kv in nodes.values():
         quota = kv.get("quota_bytes", 0.0)
         found = sum(

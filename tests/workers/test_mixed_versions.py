@@ -12,9 +12,11 @@ import msgspec
 import pytest
 
 from ingest.access.keys import Key, Limits
+from ingest.dashboard.look import look
 from router.entry import read_entry
+from router.pools import views_of
 from workers.cost import CostModel
-from workers.wire import PoolLoad, Pressure, Request, SamplingParams, WebhookTarget
+from workers.wire import Keys, PoolLoad, Pressure, Request, SamplingParams, WebhookTarget
 from workers.wire_fields import (
     end_of,
     parse_entry,
@@ -23,6 +25,7 @@ from workers.wire_fields import (
     parse_session,
     parse_webhook,
 )
+from workers.worker_store import WorkerStore
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "wire_v1.json").read_text())
 # What every reader may rely upon, for ever; whatever was added since has a default.
@@ -150,3 +153,26 @@ def test_a_message_with_fields_from_tomorrow_is_one_with_them():
     raw = base64.b64decode(GOLDEN["message"]["msgpack"])
     fields, plain = read_entry({b"m": raw, b"arrived": b"5-0", b"from_tomorrow": b"\xff"})
     assert (fields, plain) == (GOLDEN["message"]["holds"], False)
+
+
+@pytest.mark.parametrize(
+    "report", ["{", '{"pool": 7, "worker": "w", "state": "ready"}', "[]", "\xff"]
+)
+def test_a_report_that_cannot_be_read_hides_no_other_one(redis_url, report):
+    """A node that says nonsense, by fault or by being much newer, blinds nobody."""
+    store = WorkerStore(redis_url, Keys("lockstep"))
+    load = PoolLoad(pool="cpu", worker="b", state="ready")
+    store.report(load)
+    strange = store.keys.pool("cpu", "a")
+    store.redis.set(strange, report)
+    store.redis.sadd(store.keys.pools, strange)
+    assert store.loads() == [load]
+
+
+def test_a_processor_from_tomorrow_is_shown_and_not_used(redis_url, tmp_path):
+    store = WorkerStore(redis_url, Keys("lockstep"))
+    told = {"state": "ready", "model": "m", "total_blocks": 8, "free_blocks": 8, "capacity": 2}
+    for processor in ("npu", "cpu"):
+        store.report(PoolLoad(pool=processor, worker=f"w-{processor}-0", **told))
+    assert [pool["pool"] for pool in look(store, tmp_path)["pools"]] == ["cpu", "npu"]
+    assert [view.name for view in views_of(store.loads(), {}, "m")] == ["gpu", "cpu"]
