@@ -16,8 +16,8 @@ from typing import Any, Final
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
+from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as StoreAway
-from redis.exceptions import RedisError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -42,6 +42,7 @@ class Master:
         self.term = 0
         self.place: Place | None = None
         self.is_doubted = False
+        self._failure: Exception | None = None
         self._asked_at = float("-inf")
         self._asking, self._counting = Lock(), Lock()
 
@@ -52,13 +53,25 @@ class Master:
         """
         came_at = time.monotonic()
         with self._asking:
-            if self._asked_at < came_at or self.place is None:
-                place = self.ask(self.is_doubted)
-                self._asked_at, self.is_doubted = time.monotonic(), False
-                if place != self.place:
-                    self.place = place
-                    self._next(self.term)
+            if self._asked_at < came_at:
+                self._hear()
+            elif self._failure is not None:
+                raise NoMaster(str(self._failure)) from None
+            assert self.place is not None, "an answer or a failure"
             return self.place, self.term
+
+    def _hear(self) -> None:
+        try:
+            place = self.ask(self.is_doubted)
+        except (RedisError, OSError) as error:
+            self._failure = error
+            raise
+        finally:
+            self._asked_at = time.monotonic()
+        self._failure, self.is_doubted = None, False
+        if place != self.place:
+            self.place = place
+            self._next(self.term)
 
     def doubt(self, term: int, *, is_other: bool) -> None:
         """The master of a term does not answer; is_other: it does, and is none."""
@@ -80,18 +93,24 @@ class Cluster:
         self.places, self.slot, self.options = list(places), slot, options
 
     def ask(self, was_wrong: bool) -> Place:
-        """The slot's master, from the first node that can say. Raises NoMaster."""
+        """The slot's master, from the first node that can say.
+
+        Raises NoMaster, or AuthenticationError.
+        """
         asked = self.places[1:] + self.places[:1] if was_wrong else list(self.places)
-        silent: dict[Place, str] = {}
+        silent: dict[Place, Exception] = {}
         for place in asked:
             try:
                 found, others = self.told_by(place)
             except (RedisError, OSError) as error:
-                silent[place] = str(error)
+                silent[place] = error
                 continue
             known = [place, *asked, *others]
             self.places = [*dict.fromkeys(p for p in known if p not in silent), *silent]
             return found
+        for refusal in silent.values():
+            if isinstance(refusal, AuthenticationError):
+                raise refusal
         why = "; ".join(f"{host}:{port}: {error}" for (host, port), error in silent.items())
         raise NoMaster(f"no node of the Cluster says who serves slot {self.slot}: {why}")
 
