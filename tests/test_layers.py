@@ -26,6 +26,7 @@ VOCABULARY = {
     "workers.kill_point",
     "workers.sla",
     "workers.cost",
+    "workers.cgroup",
     "workers.settings",
     "workers.store",
     "workers.store_client",

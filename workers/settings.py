@@ -22,6 +22,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from workers.cgroup import core_limit
 from workers.fleet.names import NODE
 from workers.master.address import BadUrl, check_prefix, passwords
 from workers.master.address import parse as parse_url
@@ -255,7 +256,8 @@ class Settings(BaseSettings):
 
     @property
     def num_threads(self) -> int:
-        return self.threads or len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0))
+        return self.threads or min(cores, core_limit() or cores)
 
 
 def shown_url(url: str) -> str:

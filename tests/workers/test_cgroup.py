@@ -6,6 +6,7 @@ import pytest
 
 from workers.cgroup import core_limit, memory_limit
 from workers.engine.limits import machine_bytes
+from workers.settings import Settings
 
 GIB = 1 << 30
 
@@ -63,6 +64,9 @@ def test_a_machine_without_groups_has_no_limit(tmp_path):
     assert memory_limit(tmp_path, tmp_path / "none") is None
 
 
-def test_memory_that_nobody_set_keeps_to_the_limit(monkeypatch):
+def test_memory_and_threads_that_nobody_set_keep_to_the_limits(monkeypatch):
     monkeypatch.setattr("workers.engine.limits.memory_limit", lambda: 2 * GIB)
+    monkeypatch.setattr("workers.settings.core_limit", lambda: 1)
     assert machine_bytes() == 2 * GIB
+    assert Settings().num_threads == 1
+    assert Settings(threads=7).num_threads == 7
