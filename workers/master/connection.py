@@ -37,6 +37,11 @@ def is_elsewhere(error: ResponseError) -> bool:
     return isinstance(error, ELSEWHERE) or str(error).startswith(WORDS)
 
 
+def said(error: ResponseError) -> str:
+    """Of a reply, what it says; redis-py takes the word off that it knows."""
+    return " ".join(filter(None, ("says:", error.status_code, str(error))))
+
+
 class MasterConnection(Connection):
     """One to the master. master: shared by all connections of a process that go there."""
 
@@ -72,7 +77,7 @@ class MasterConnection(Connection):
         except ResponseError as error:
             if not is_elsewhere(error):
                 raise
-            raise self.wrong(f"says: {error}") from None
+            raise self.wrong(said(error)) from None
 
     def wrong(self, why: str) -> NotTheMaster:
         """This connection is over."""
@@ -119,7 +124,7 @@ class AsyncMasterConnection(redis.asyncio.Connection):
         except ResponseError as error:
             if not is_elsewhere(error):
                 raise
-            raise (await self.wrong(f"says: {error}")) from None
+            raise (await self.wrong(said(error))) from None
 
     async def wrong(self, why: str) -> NotTheMaster:
         """This connection is over."""

@@ -16,6 +16,7 @@ from workers.store import Store
 SKEW_S: Final = 2.0
 NEARLY_FULL: Final = 0.95  # of maxmemory
 AWAY: Final = ("store-unreachable", "store-password", "store-refuses")  # nothing more can be asked
+FOLLOWED: Final = {"cluster": "who serves our slot", "sentinel": "as the Sentinels say"}
 REFUSALS: Final = ("NOAUTH", "WRONGPASS", "NOPERM", "invalid username-password", "AUTH ")
 
 
@@ -35,6 +36,7 @@ def examine(config: Settings) -> Iterator[Finding]:
         try:
             connection.redis.ping()
             yield from server(connection.redis)
+            yield from replicas(connection)
         except (RedisError, OSError) as error:
             yield trouble(error)
 
@@ -83,6 +85,23 @@ def keeping(info: dict[str, Any]) -> Iterator[Finding]:
         what = f"its memory is full: {used >> 20} of {most >> 20} MiB"
         todo = "raise maxmemory, or keep results for less long (LOCKSTEP_RESULT_TTL_S)"
         yield wrong("store-full", "store", what, todo)
+
+
+def replicas(store: Store) -> Iterator[Finding]:
+    """Whether another server can take the place of one that may be left (docs/redis.md)."""
+    url, master = store.clients.url, store.clients.master
+    if master is None or url.kind not in FOLLOWED:
+        return
+    info: dict[str, Any] = store.redis.info("replication")
+    (host, port), number = master.find()[0], int(info.get("connected_slaves", 0))
+    yield Finding("store", f"is {host}:{port}, {FOLLOWED[url.kind]}; replicas: {number}")
+    if number == 0:
+        what = "has no replica: nobody takes its place"
+        yield wrong("store-no-replica", "store", what, "give it two replicas (docs/redis.md)")
+    if "min_slaves_good_slaves" not in info:
+        what = "takes writes that no replica has, even when it is cut off from all of them"
+        todo = "set min-replicas-to-write 1 on all its servers (docs/redis.md)"
+        yield wrong("store-writes-alone", "store", what, todo)
 
 
 def log(folder: Path) -> Iterator[Finding]:

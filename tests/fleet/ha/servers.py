@@ -43,7 +43,7 @@ def wait_for(condition: Callable[[], Any], what: str, patience_s: float = PATIEN
 
 
 def free_ports(count: int) -> list[int]:
-    """Of which also the ports of a Cluster's bus are free; below those that the kernel gives out."""
+    """Whose bus ports are free, too; below those that the kernel gives out."""
     found: list[int] = []
     port = 12_000 + os.getpid() * 37 % 8_000
     while len(found) < count:
@@ -78,6 +78,12 @@ class Server:
         command += ["--bind", "127.0.0.1", "--dir", str(self.folder)]
         self.process = subprocess.Popen([*command, "--logfile", str(self.folder / "log")])
         wait_for(self.redis.ping, f"answers at {self.port}")
+
+    def serves(self, key: str) -> bool:
+        """Whether a Cluster's node would do so."""
+        slot = key_slot(key.encode())
+        slots = self.redis.execute_command("CLUSTER SLOTS")
+        return any(one[0] <= slot <= one[1] and one[2][1] == self.port for one in slots)
 
     def kill(self) -> None:
         assert self.process is not None

@@ -12,7 +12,8 @@ from workers.settings import Settings, complaints, shown_url
     [
         ("redis://", "one", [("localhost", 6379)], "", {}),
         ("redis://h", "one", [("h", 6379)], "", {}),
-        ("redis://u:p%40@h:7/3", "one", [("h", 7)], "", {"username": "u", "password": "p@", "db": 3}),
+        ("redis://u:p%40@h:7/3", "one", [("h", 7)], "",
+         {"username": "u", "password": "p@", "db": 3}),
         ("redis://[::1]:7/0?health_check_interval=9", "one", [("::1", 7)], "",
          {"db": 0, "health_check_interval": 9}),
         ("unix:///run/redis.sock?db=2", "unix", [], "", {"path": "/run/redis.sock", "db": 2}),
