@@ -57,7 +57,8 @@ class Node:
         self.home = home
         self.url = f"http://127.0.0.1:{port}"
         store_url = settings.get("LOCKSTEP_REDIS_URL", f"redis://127.0.0.1:{store_port}/0")
-        self.store = Store(store_url, Keys("nodetest"))
+        prefix = settings.get("LOCKSTEP_KEY_PREFIX", "nodetest")
+        self.store = Store(store_url, Keys(prefix))
         self.log = home / "node.log"
         self.seen: dict[int, psutil.Process] = {}
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
@@ -67,7 +68,7 @@ class Node:
             "LOCKSTEP_HOME": str(home),
             "LOCKSTEP_PORT": str(port),
             "LOCKSTEP_STORE_PORT": str(store_port),
-            "LOCKSTEP_KEY_PREFIX": "nodetest",
+            "LOCKSTEP_KEY_PREFIX": prefix,
             "LOCKSTEP_KV_MIB": "600",
             "LOCKSTEP_CALIBRATE": "off",
             **settings,
