@@ -12,12 +12,12 @@ from typing import Final
 
 from kv_tier.bundle import MANIFEST, BadExport, Reader, Record
 from kv_tier.carried import KIND_OF, Carried, Node, Progress, misfit
-from kv_tier.chain import BLOCK_TOKENS, Chain
 from kv_tier.files import DiskError
 from kv_tier.format import CorruptFile
-from kv_tier.manifest import Checkpoint, Manifest, decode_manifest
-from kv_tier.names import NO_KEY, Link, kind_and_key, links_of, name_of
+from kv_tier.manifest import Manifest, decode_manifest
+from kv_tier.names import Link, kind_and_key, links_of, name_of, parent_key
 from kv_tier.objects import Source
+from kv_tier.renamed import renamed
 from kv_tier.tier import KvTier, wall_ms
 
 PUT_BYTES: Final = 64 << 20  # written together, so that a session larger than RAM can be read
@@ -53,11 +53,11 @@ def import_session(
             kept = replace(log, num_kv=0, blocks=(), tail=None, checkpoints=())
             return _committed(tier, kept, 0, 0, reader.file_bytes)
         _check_fit(reader, manifest, records, node)
-        renamed = _renamed(log, tier.chain(tenant, manifest.fingerprint))
-        for group in _groups(_sources(reader, records, manifest, renamed)):
+        own = renamed(log, tier.chain(tenant, manifest.fingerprint))
+        for group in _groups(_sources(reader, records, manifest, own)):
             tier.put(tenant, group)
         left = len(links_of(manifest)) - len(records)
-        return _committed(tier, renamed, len(records), left, reader.file_bytes)
+        return _committed(tier, own, len(records), left, reader.file_bytes)
     except OSError as error:
         raise DiskError(path, error) from error
     finally:
@@ -91,18 +91,6 @@ def _read_all(reader: Reader, progress: Progress | None) -> tuple[Manifest, list
     return manifest, records[1:]
 
 
-def _renamed(log: Manifest, chain: Chain) -> Manifest:
-    """The same session under the names of this node and this tenant."""
-    token_ids, num_kv = log.token_ids, log.num_kv
-    points = (point.position for point in log.checkpoints)
-    return replace(
-        log,
-        blocks=tuple(chain.block_keys(token_ids[:num_kv])),
-        tail=chain.key_at(token_ids, num_kv) if num_kv % BLOCK_TOKENS else None,
-        checkpoints=tuple(Checkpoint(p, chain.key_at(token_ids, p)) for p in points),
-    )
-
-
 def _check_fit(reader: Reader, manifest: Manifest, records: list[Record], node: Node) -> None:
     """Raises CannotImport, BadExport."""
     reason = misfit(manifest, node)
@@ -134,7 +122,7 @@ def _sources(
             parts=(reader.payload(record),),
             fingerprint=new.fingerprint,
             tenant=new.tenant,
-            parent=kind_and_key(link.parent)[1] if link.parent else NO_KEY,
+            parent=parent_key(link),
         )
 
 

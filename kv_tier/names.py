@@ -61,6 +61,11 @@ def parent_name(key: bytes) -> bytes:
     return b"" if key == NO_KEY else name_of("block", key)
 
 
+def parent_key(link: Link) -> bytes:
+    """The key of the block before it, or NO_KEY: as a file says it."""
+    return kind_and_key(link.parent)[1] if link.parent else NO_KEY
+
+
 def links_of(manifest: Manifest) -> list[Link]:
     """Every object that a manifest names, parents before children."""
     blocks = [name_of("block", key) for key in manifest.blocks]
