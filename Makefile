@@ -22,7 +22,7 @@ install = set -o pipefail; $(BIN)/python -m pip --disable-pip-version-check inst
 suite = @echo "== $(1)"; begin=$$(date +%s); $(2) || exit 1; echo "== $(1): $$(( $$(date +%s) - begin )) s"
 
 .PHONY: help build build-dev start test test-lint test-compiled test-pure test-slow \
-        test-clients chaos fuzz fuzz-api audit gpu-report gpu-kit test-gpu bench-gpu bench bench-27b bench-kv bench-peers tidy clean
+        test-clients test-objects chaos fuzz fuzz-api audit gpu-report gpu-kit test-gpu bench-gpu bench bench-27b bench-kv bench-peers tidy clean
 
 help:
 	@echo "make start        build what is missing, then run the node; Ctrl-C stops it"
@@ -31,6 +31,7 @@ help:
 	@echo "make test-pure    the host code's tests, uncompiled"
 	@echo "make test-slow    the tests that take minutes"
 	@echo "make test-clients langchain, litellm and the Vercel AI SDK (npm) against a whole node"
+	@echo "make test-objects sessions in an object store, with a server that speaks S3"
 	@echo "make chaos        whole nodes under seeded faults (SEED=1 MINUTES=5): tests/chaos/README.md"
 	@echo "make fuzz         hypothesis on messages, session files (INPUTS=100000): tests/security"
 	@echo "make fuzz-api     schemathesis against a whole node (EXAMPLES=100 SEED=1)"
@@ -167,6 +168,18 @@ $(NPM)/node_modules: tests/ingest/clients/vercel/package.json
 test-clients: build-dev $(CLIENTS)/installed $(if $(shell command -v npm),$(NPM)/node_modules)
 	$(call suite,pytest clients,$(IN_CLIENTS) $(CLIENTS)/bin/python -m pytest -W ignore \
 	  --confcutdir tests/ingest/clients tests/ingest/clients)
+
+# The object store with a server that speaks S3, which brings many packages.
+S3 := build/s3
+$(S3)/installed: pyproject.toml
+	@$(PYTHON) -m venv $(S3)
+	@$(S3)/bin/python -m pip --disable-pip-version-check -qq install $$($(PYTHON) -c "import \
+	  tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['s3'])")
+	@touch $@
+
+test-objects: build-dev $(S3)/installed
+	$(call suite,pytest objects,LOCKSTEP_MOTO=$(abspath $(S3))/bin/python $(BIN)/python -m pytest \
+	  tests/kv_tier/remote)
 
 # Built for this machine, but for AMX: as gcc 12 compiles it, llama.cpp dies at its first AMX instruction.
 bench-peers: build
