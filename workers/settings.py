@@ -122,6 +122,21 @@ class Settings(BaseSettings):
     kv_tenant_mib: int = Field(
         default=0, ge=0, description="disk for one tenant's sessions in MiB; 0: no limit of its own"
     )
+    kv_store_url: str = Field(
+        default="",
+        pattern=r"^((s3|gs|az|file|memory)://[^\s@]*)?$",
+        description="object store that sessions outlive the disk in, such as s3://bucket/prefix or "
+        "file:///mnt/shared (extra `objects`; docs/sessions.md)",
+    )
+    kv_store_idle_s: float = Field(
+        default=30.0, ge=1, description="seconds of rest after which a session is sent there"
+    )
+    kv_store_mib_per_s: float = Field(
+        default=0.0, ge=0, description="MiB in a second that are sent there at most; 0: any number"
+    )
+    kv_store_tenant_mib: int = Field(
+        default=0, ge=0, description="what one tenant may have there in MiB, roughly; 0: any number"
+    )
     files_tenant_mib: int = Field(
         default=0,
         ge=0,
