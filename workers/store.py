@@ -31,7 +31,9 @@ from workers.wire_fields import (
     webhook_fields,
 )
 
-OF_FILES: Final = ("writing", "tokens", "generation", "used_ms", "unsaved")  # of a session's hash
+OF_FILES: Final = (  # of a session's hash
+    *("writing", "tokens", "generation", "committed", "used_ms", "unsaved"),
+)
 UNPLANNED: Final = Planned()
 ROUTED_PER_CALL: Final = 32  # one takes the store some 0.05 ms, in which it does nothing else
 LATEST_MS: Final = 1 << 62  # an arrival after any deadline
@@ -238,12 +240,29 @@ class Store(StoreReading):
 
     # --- sessions, by their full ids ---
 
-    def session_forget(self, session: str) -> None:
+    def session_note(
+        self, session: str, *, fence: int | None = None, log: bytes | None = None, **fields: Value
+    ) -> bool:
+        """Say something of a session: writing, tokens, generation, committed, used_ms, home, pool.
+
+        fence  of a commit: False, and nothing is said, when a later owner took the session over, or
+               it was deleted. Claims to come have higher ones
+        log    what the session's next owner needs without its files; b"": what is there goes
+        """
+        keys = [self.keys.session(session), self.keys.session_log(session)]
+        told = (-1 if fence is None else fence, "" if log is None else "1", log or b"")
+        return bool(self.run("session_note", keys, session, *told, *flat(fields)) == 1)
+
+    def session_forget(self, session: str, *, fence: int | None = None) -> bool:
         """Its files are deleted on purpose: a later request of that id begins a new one.
 
-        Who holds it, and who waits for it, stays.
+        Who holds it, and who waits for it, stays. What earlier owners have of it is void.
+
+        fence  of what is deleted; a later commit, of another node: False, and nothing is done
         """
-        self.run("session_forget", [self.keys.session(session)], session, *OF_FILES)
+        keys = [self.keys.session(session), self.keys.session_log(session)]
+        only = -1 if fence is None else fence
+        return bool(self.run("session_forget", keys, session, only, *OF_FILES) == 1)
 
     def move(self, request_id: str, pool: str, reason: str = "") -> str:
         """Have another pool go on with a request. reason: why, for a person who looks at the job.

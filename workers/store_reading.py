@@ -37,6 +37,7 @@ class StoreReading(StoreClient):
         waiting     how many wait for it
         fence       claims of its requests so far; home, pool: the worker and pool of the last one
         writing, tokens, generation, used_ms: what pools noted
+        committed   fence of the last commit; dropped: what has this one or a lower one is void
         """
         with self.redis.pipeline(transaction=False) as pipeline:
             pipeline.hgetall(self.keys.session(session))

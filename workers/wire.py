@@ -297,6 +297,10 @@ class Keys:
         """Requests of a session that wait for their turn."""
         return f"{self.session(session)}:waiting"
 
+    def session_log(self, session: str) -> str:
+        """What a session's next owner needs when its files are on another node."""
+        return f"{self.session(session)}:log"
+
     def rq_job(self, job_id: str) -> str:
         return f"{self.rq_prefix}:job:{job_id}"
 

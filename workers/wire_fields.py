@@ -190,7 +190,7 @@ def parse_job(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
 
 
 INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
-SESSION_INTS: Final = ("fence", "tokens", "generation", "used_ms")
+SESSION_INTS: Final = ("fence", "tokens", "generation", "committed", "dropped", "used_ms")
 
 
 def parse_session(raw: Mapping[bytes, bytes]) -> dict[str, Any]:

@@ -225,11 +225,7 @@ class WorkerStore(Store):
                 pipeline.expire(key, KEEP_S)
             pipeline.execute()
 
-    # --- what a pool says of its sessions and of itself ---
-
-    def session_note(self, session: str, **fields: str | int) -> None:
-        """Say something of a session: writing, tokens, generation, used_ms, home, pool."""
-        self.run("session_note", [self.keys.session(session)], session, *flat(fields))
+    # --- what a pool says of itself ---
 
     def report(self, load: PoolLoad) -> None:
         """Say how this pool is; silence of LOAD_TTL_S seconds means it is gone."""

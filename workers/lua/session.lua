@@ -42,6 +42,15 @@ local function keep_session(session)
   redis.call('EXPIRE', waiting_key(), KEEP_S)
 end
 
+-- A number of its hash; 0: it is not there, or is none, and then goes.
+local function session_number(session, field)
+  local told = redis.call('HGET', session_key(session), field)
+  if not told then return 0 end
+  if string.match(told, '^%d+$') and #told < 16 then return tonumber(told) end
+  redis.call('HDEL', session_key(session), field)
+  return 0
+end
+
 -- Who holds the session: nil when nobody does, or when it ended or vanished.
 local function holder_of(session)
   local holder = redis.call('HGET', session_key(session), 'holder')
