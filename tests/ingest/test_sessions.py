@@ -91,7 +91,8 @@ def test_what_is_deleted_may_begin_anew(door, tier):
     store = door.desk.store
     store.redis.hset(store.keys.session("talk"), mapping={"fence": 3, "generation": 1})
     assert door.http.delete("/v1/sessions/talk").status_code == 200
-    assert (store.session("talk")["fence"], store.session("talk").get("generation")) == (3, None)
+    known = store.session("talk")  # whatever was committed before is void, wherever it lies
+    assert (known["fence"], known["dropped"], known.get("generation")) == (4, 4, None)
     assert made.generation == 1
 
 
@@ -99,7 +100,7 @@ def test_a_session_whose_files_somebody_deleted_can_be_deleted(door, tier):
     store = door.desk.store
     store.redis.hset(store.keys.session("talk"), mapping={"generation": 4, "unsaved": "disk full"})
     assert door.http.delete("/v1/sessions/talk").json()["deleted"] is True
-    assert set(store.session("talk")) <= {"waiting"}
+    assert set(store.session("talk")) <= {"waiting", "fence", "dropped"}
     assert error_of(door.http.delete("/v1/sessions/talk")) == (404, "session_not_found", "id")
 
 
