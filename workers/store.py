@@ -241,7 +241,12 @@ class Store(StoreReading):
     # --- sessions, by their full ids ---
 
     def session_note(
-        self, session: str, *, fence: int | None = None, log: bytes | None = None, **fields: Value
+        self,
+        session: str,
+        *,
+        fence: int | None = None,
+        log: bytes | None = None,
+        **fields: str | int,
     ) -> bool:
         """Say something of a session: writing, tokens, generation, committed, used_ms, home, pool.
 
