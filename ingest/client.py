@@ -12,14 +12,15 @@ exceptions (redis.exceptions.RedisError) go through; reads wait PATIENCE_S for a
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from secrets import token_hex
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from redis.exceptions import ConnectionError as StoreAway
 from redis.exceptions import TimeoutError as StoreSilent
 
+from ingest.jobs.past import LOST
 from ingest.jobs.unread import known
 from workers.promises import pressure
 from workers.settings import settings
@@ -31,6 +32,7 @@ BLOCK_S: Final = 10.0
 PATIENCE_S: Final = 10.0
 PRESSURE_S: Final = 1.0  # routers say each second how full the classes are
 RETRY_S: Final = 0.3  # between two tries while the store is away
+Result = TypeVar("Result")
 LAST_TOKEN_ID: Final = f"0-{2**64 - 1}"  # behind every token, before the end
 
 
@@ -105,9 +107,7 @@ class Client:
         """Waits for the end; its text is the whole text. Raises TimeoutError."""
         for _ in self._entries(request_id, LAST_TOKEN_ID, timeout_s):
             pass
-        job = self.store.job(request_id)
-        assert job is not None, f"{request_id} has an end and no status"
-        return end_of(job)
+        return self._end(request_id)
 
     def stream(
         self, request_id: str, *, after: str = "0-0", timeout_s: float | None = None
@@ -119,9 +119,8 @@ class Client:
         for entry_id, fields in self._entries(request_id, after, timeout_s):
             yield parse_entry(entry_id, fields)
             after = entry_id
-        job = self.store.job(request_id) if after != END_ENTRY_ID else None
-        if job is not None:  # its stream has expired already
-            yield end_of(job)
+        if after != END_ENTRY_ID:  # its stream has expired already
+            yield self._end(request_id)
 
     def cancel(self, request_id: str, *, unseen: bool = False) -> str:
         """Gives "cancelled" (it waited), "cancelling" (its pool was told), "ended" or "unknown".
@@ -152,11 +151,13 @@ class Client:
         self, request_id: str, after: str, timeout_s: float | None
     ) -> Iterator[tuple[str, Mapping[bytes, bytes]]]:
         """Entries behind `after` up to the end; timeout_s counts from the last one."""
-        key = self.store.keys.tokens(request_id)
+        key, was_known = self.store.keys.tokens(request_id), False
         heard = time.monotonic()
         while after != END_ENTRY_ID:
             left_s = BLOCK_S if timeout_s is None else timeout_s - (time.monotonic() - heard)
-            is_over = self._is_over(request_id)  # looked at before the read: nothing comes after it
+            status = self._status(request_id)  # looked at before the read: nothing comes after it
+            is_over = status in TERMINAL or (status is None and was_known)  # or it is lost
+            was_known = was_known or status is not None
             entries = self._read(key, after, 0.0 if is_over else min(left_s, BLOCK_S))
             for raw_id, fields in entries:
                 after, heard = raw_id.decode(), time.monotonic()
@@ -166,21 +167,33 @@ class Client:
             if not entries and timeout_s is not None and time.monotonic() - heard >= timeout_s:
                 raise TimeoutError(f"{request_id}: nothing for {timeout_s} s")
 
-    def _is_over(self, request_id: str) -> bool:
-        status = self.store.redis.hget(self.store.keys.job(request_id), "status")
-        return status is not None and cast(bytes, status).decode() in TERMINAL
+    def _status(self, request_id: str) -> str | None:
+        """None: there is no record of it, or not yet."""
+        key = self.store.keys.job(request_id)
+        status = patiently(lambda: self.store.redis.hget(key, "status"))
+        return None if status is None else cast(bytes, status).decode()
+
+    def _end(self, request_id: str) -> EndEvent:
+        """Of one that has ended; one without a record is lost."""
+        job = patiently(lambda: self.store.job(request_id))
+        return LOST if job is None else end_of(job)
 
     def _read(
         self, key: str, after: str, block_s: float
     ) -> list[tuple[bytes, Mapping[bytes, bytes]]]:
-        """One blocking read, asked again for PATIENCE_S while the store is away."""
-        begin = time.monotonic()
-        while True:
-            try:
-                block_ms = max(1, int(block_s * 1000))
-                reply = cast(dict[bytes, Any], self.reads.xread({key: after}, block=block_ms))
-                return cast(Any, next(iter(reply.values()))[0]) if reply else []
-            except (StoreAway, StoreSilent):
-                if time.monotonic() - begin > PATIENCE_S:
-                    raise
-                time.sleep(RETRY_S)
+        """One blocking read."""
+        block_ms = max(1, int(block_s * 1000))
+        reply: Any = patiently(lambda: self.reads.xread({key: after}, block=block_ms))
+        return cast(Any, next(iter(reply.values()))[0]) if reply else []
+
+
+def patiently(read: Callable[[], Result]) -> Result:
+    """What is read, asked again for PATIENCE_S while the store is away."""
+    begin = time.monotonic()
+    while True:
+        try:
+            return read()
+        except (StoreAway, StoreSilent):
+            if time.monotonic() - begin > PATIENCE_S:
+                raise
+            time.sleep(RETRY_S)

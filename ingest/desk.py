@@ -20,7 +20,7 @@ from ingest.access.doorkeeper import Doorkeeper, too_much
 from ingest.access.gate import Gate
 from ingest.access.keys import Key
 from ingest.errors import ApiError
-from ingest.jobs.past import follow
+from ingest.jobs.past import follow, heard
 from ingest.metrics.registry import Metrics
 from ingest.tokens import Entry, TokenReader
 from router.admit import Door, Reject, admit
@@ -177,7 +177,7 @@ class Visit:
         """The request's events from the first."""
         desk = self.visitors.desk
         if self.is_new:
-            return desk.reader.listen(self.request.id)
+            return heard(desk.store, desk.reader, self.request.id)
         return follow(desk.store, desk.reader, self.request.id)
 
     def ended(self, end: EndEvent) -> None:

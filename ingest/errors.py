@@ -44,6 +44,7 @@ STATUS_OF_CODE: Final = {
     "impossible_deadline": 400,
     "overloaded": 429,
     "rate_limited": 429,
+    "lost": 503,  # by a store that failed over
     "session_mismatch": 409,  # it belongs to other weights
     "session_not_saved": 503,  # there is an answer, but the next turn would not know it
 }

@@ -88,6 +88,17 @@ def test_a_result_is_found_although_the_stream_has_expired(client, node):
     assert [event.text for event in client.stream(request_id)] == [" Paris, of course."]
 
 
+def test_a_request_that_the_store_has_lost_ends_too(client, node, wait_until, monkeypatch):
+    monkeypatch.setattr("ingest.client.BLOCK_S", 0.2)
+    node.play = Play(pause_after=1)
+    request_id = client.enqueue(prompt="x")
+    events = client.stream(request_id, timeout_s=20)
+    next(events)
+    client.store.redis.flushall()
+    (end,) = events
+    assert (end.status, end.code) == ("failed", "lost")
+
+
 def test_a_store_that_does_not_answer_is_an_error(free_port):
     with pytest.raises(StoreAway):
         Client(f"redis://127.0.0.1:{free_port()}/0", "lockstep").enqueue(prompt="x")

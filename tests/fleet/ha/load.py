@@ -16,15 +16,17 @@ import httpx
 from redis.exceptions import RedisError
 
 from ingest.client import Client
-from tests.node.running_node import Node, wait_for
+from tests.fleet.ha.servers import wait_for
+from tests.node.running_node import Node
 from tests.node.webhook_receiver import Receiver
+from workers.wire import TERMINAL
 
 ASKED: Final = tuple(
     {"prompt": f"Story {n}:", "max_tokens": 60 + 40 * (n % 4), "temperature": 0.8, "seed": n}
     for n in range(8)
 )
 TURNS: Final = tuple(f"Turn {n}: go on." for n in range(8))
-TIMEOUT_S: Final = 120.0
+TIMEOUT_S: Final = 60.0
 RETRY_S: Final = 0.1
 
 
@@ -130,7 +132,7 @@ class Load:
     def check(self) -> None:
         """Every accepted request has ended once, undisturbed, and its webhook has told of it."""
         for name, number in dict(self.accepted).items():
-            job, calm = self.node.end(name), self.calm[number]
+            job, calm = ended(self.node, name), self.calm[number]
             assert job["status"] == "finished", (name, job)
             token_ids, text = self.node.journalled(name)
             assert (token_ids, text) == (calm.token_ids, calm.text), name
@@ -172,4 +174,15 @@ def converse(node: Node, session: str, turn: str) -> str:
         except Refused:
             time.sleep(RETRY_S)
         else:
-            return str(node.end(body["id"])["text"])
+            return str(ended(node, body["id"])["text"])
+
+
+def ended(node: Node, request_id: str) -> dict[str, Any]:
+    """The job once it has ended, also while its store moves."""
+
+    def look() -> dict[str, Any] | None:
+        job = node.store.job(request_id)
+        return job if job and job["status"] in TERMINAL else None
+
+    found: dict[str, Any] = wait_for(look, f"end of {request_id}\n{node.tail()}", TIMEOUT_S)
+    return found
