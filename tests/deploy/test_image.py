@@ -107,7 +107,7 @@ def image(tmp_path_factory):
     [command] = [value for value in values("build", "RUN") if "pip install" in value]
     command = command.replace("/opt/lockstep", str(folder / "opt"))
     made = subprocess.run(
-        ["bash", "-euc", f"umask 022; {command}"], cwd=source, env=os.environ | {"EXTRAS": ""},
+        ["bash", "-euc", f"umask 022; {command}"], cwd=source, env=os.environ | {"EXTRAS": values("build", "ARG")[0].partition("=")[2]},
         capture_output=True, text=True, timeout=BUILD_S, check=False,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr[-2000:]
