@@ -106,8 +106,9 @@ def image(tmp_path_factory):
             shutil.copy(ROOT / path, source)
     [command] = [value for value in values("build", "RUN") if "pip install" in value]
     command = command.replace("/opt/lockstep", str(folder / "opt"))
+    told = dict(value.split("=", 1) for value in values("build", "ARG"))
     made = subprocess.run(
-        ["bash", "-euc", f"umask 022; {command}"], cwd=source, env=os.environ | {"EXTRAS": values("build", "ARG")[0].partition("=")[2]},
+        ["bash", "-euc", f"umask 022; {command}"], cwd=source, env=os.environ | told,
         capture_output=True, text=True, timeout=BUILD_S, check=False,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr[-2000:]
