@@ -251,6 +251,14 @@ class Ledger:
         query = "SELECT tenant, session_id, generation, used_ms FROM sessions"
         return self._file.read(lambda db: {row[:2]: Mark(*row[2:]) for row in db.execute(query)})
 
+    def used_between(self, begin_ms: int, end_ms: int) -> list[tuple[str, str, int]]:
+        """(tenant, id, generation) of those used in [begin_ms, end_ms), the oldest first."""
+        query = (
+            "SELECT tenant, session_id, generation FROM sessions"
+            " WHERE used_ms >= ? AND used_ms < ? ORDER BY used_ms"
+        )
+        return self._file.read(lambda db: db.execute(query, (begin_ms, end_ms)).fetchall())
+
     def unused_sessions(self, before_ms: int) -> list[tuple[str, str]]:
         """(tenant, id) of those that nobody used since, and nobody pinned."""
         query = "SELECT tenant, session_id FROM sessions WHERE used_ms < ? AND NOT pinned"

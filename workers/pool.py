@@ -141,6 +141,7 @@ def build_worker(pool: str, config: Settings) -> "PoolWorker":
     from workers.queue.runner import after_layer
     from workers.queue.slot import take_slot
     from workers.session.backing import Backing
+    from workers.session.files import find_remote
 
     slot, pulse = take_slot(config.home, pool), Pulse()
     with said_loading(store, pool, slot.name, config.model):
@@ -148,7 +149,13 @@ def build_worker(pool: str, config: Settings) -> "PoolWorker":
         engine, text, state_slots = build_engine(pool, config, after_layer(pulse), tier)
     backing = None
     if tier is not None:
-        backing = Backing(tier, engine, text, pulse, model=config.model, state_slots=state_slots)
+        backing = Backing(
+            *(tier, engine, text, pulse),
+            model=config.model,
+            state_slots=state_slots,
+            remote=find_remote(config, tier),
+            idle_s=config.kv_store_idle_s,
+        )
     return PoolWorker(
         store,
         pool,

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from kv_tier.budget import TierLimits
+from kv_tier.files import DiskError
+from kv_tier.remote.bucket import Bucket, NoStore
+from kv_tier.remote.remote import Remote
 from kv_tier.tier import KvTier as KvTier
 from workers.log import logger
 from workers.settings import Settings
@@ -23,6 +26,27 @@ def open_tier(settings: Settings) -> KvTier:
     root = kv_root(settings)
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     return KvTier(root, limits_of(settings, root))
+
+
+def open_remote(settings: Settings, tier: KvTier) -> Remote | None:
+    """The object store behind a tier; None: none is set.   Raises NoStore, DiskFull, DiskError."""
+    if not settings.kv_store_url:
+        return None
+    return Remote(
+        Bucket(settings.kv_store_url),
+        tier,
+        bytes_per_s=settings.kv_store_mib_per_s * (1 << 20),
+        tenant_bytes=settings.kv_store_tenant_mib << 20,
+    )
+
+
+def find_remote(settings: Settings, tier: KvTier) -> Remote | None:
+    """The same, for who can do without: what is wrong is logged."""
+    try:
+        return open_remote(settings, tier)
+    except (NoStore, DiskError) as error:
+        log.error("no object store: sessions stay on this disk", reason=str(error))
+        return None
 
 
 def kv_root(settings: Settings) -> Path:

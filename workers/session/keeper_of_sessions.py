@@ -8,11 +8,13 @@ What happens to the commit:
 
     stale fence, lease gone     somebody else is the owner: nothing is told, nothing is kept
     stale fence, lease ours     a late worker took the fence: it is taken again
+    not to be noted             another node's later commit stands, or the session was deleted
     disk full, disk error       the answer is told all the same, and that the session lacks it
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -30,12 +32,14 @@ from workers.queue.servant import Clerk
 from workers.session.backing import Backing
 from workers.session.shortage import outlast
 from workers.session.suspended import Suspended
+from workers.session.token_log import packed
 from workers.session.turn import NotOurs, OpenTurn, log_of
 from workers.session.writer import Writer
 from workers.wire import EndEvent
 from workers.worker_store import Claimed, WorkerStore
 
 log = logger("session")
+CHANGED: Final = "the session was changed or deleted meanwhile"
 FENCES_MAX: Final = 3  # so often a fence is taken again
 
 
@@ -89,6 +93,7 @@ class KeeperOfSessions(Clerk[Ended]):
     def keep(self, ended: Ended) -> None:
         try:
             manifest = self.commit(ended)
+            self.note_kept(ended.turn, manifest)
         except NotOurs:
             self.lost(ended.item)
             self.release(ended.kept)
@@ -100,7 +105,6 @@ class KeeperOfSessions(Clerk[Ended]):
             self.tell(Told(ended.item, not_saved(ended.end, str(reason)), ended.text))
             self.release(ended.kept)
             return
-        self.note_kept(ended.turn, manifest)
         self.writer.put(Suspended(ended.kept, ended.turn.full_id, manifest))
         self.tell(Told(ended.item, ended.end, ended.text))
 
@@ -140,8 +144,8 @@ class KeeperOfSessions(Clerk[Ended]):
             head = sessions.head(turn.tenant, turn.session_id)
         except (DiskError, NewerVersion) as problem:
             raise NotSaved(problem.reason) from problem
-        if generation(head) != generation(turn.head):
-            raise Gone("the session was changed or deleted meanwhile") from error
+        if generation(head) != turn.own_generation:
+            raise Gone(CHANGED) from error
         return fence
 
     def log(self, ended: Ended) -> Manifest:
@@ -156,9 +160,16 @@ class KeeperOfSessions(Clerk[Ended]):
         )
 
     def note_kept(self, turn: OpenTurn, manifest: Manifest) -> None:
-        """Said before the end: whoever comes next knows where the session's KV is."""
-        self.note(
+        """Said before the end: whoever comes next knows where the session is.
+
+        In a fleet this is the commit: a later owner's, on another node, stands. Raises Gone.
+        """
+        is_new = turn.turn is not None  # else what an earlier owner committed stands as it is
+        is_told = self.note(
             turn,
+            fence=manifest.fence,
+            log=packed(manifest) if is_new and self.store.keys.node else None,
+            committed=manifest.fence if is_new or turn.head is None else turn.head.fence,
             writing=self.worker,
             home=self.worker,
             pool=self.pool,
@@ -167,9 +178,19 @@ class KeeperOfSessions(Clerk[Ended]):
             used_ms=manifest.used_ms,
             unsaved="",
         )
+        if not is_told:
+            raise Gone(CHANGED)
 
-    def note(self, turn: OpenTurn, **fields: str | int) -> None:
-        self.patiently(lambda: self.store.session_note(turn.full_id, **fields))
+    def note(
+        self,
+        turn: OpenTurn,
+        *,
+        fence: int | None = None,
+        log: bytes | None = None,
+        **fields: str | int,
+    ) -> bool:
+        note = partial(self.store.session_note, turn.full_id, fence=fence, log=log, **fields)
+        return self.patiently(note)
 
     def patiently(self, call: Callable[[], Result]) -> Result:
         return patiently(call, lambda: self.pulse.stopping, self.worker)

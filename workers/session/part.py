@@ -3,6 +3,7 @@
     hand_in ─► restorers ─► Work, into the inbox
     end     ─► keeper of sessions ─► emitter ─► writer ─► Do(release), into the inbox
     step    ─► writer: what of a session's turn is complete, while it goes on
+    rest    ─► exporter: to the object store, if there is one
 
 Short prompts never come here. Long ones without a session have a restorer of their own, so that
 they do not wait behind sessions whose files lie on a slow disk.
@@ -20,7 +21,9 @@ from workers.queue.emitter import Emitter, Told
 from workers.queue.messages import Do, Message, Work
 from workers.queue.wishes import Wishes
 from workers.session.backing import Backing
+from workers.session.exporter import Exporter
 from workers.session.keeper_of_sessions import KeeperOfSessions
+from workers.session.recall import Recall
 from workers.session.restorer import Restorer
 from workers.session.suspended import Suspended
 from workers.session.turn import Prepared
@@ -74,6 +77,10 @@ class SessionPart:
             lost=worker.lost,
             release=self.release,
         )
+        self.recall = Recall(worker.store, backing)
+        self.exporter = None
+        if backing.remote is not None:
+            self.exporter = Exporter(worker.store, backing.remote, idle_s=backing.idle_s)
         self.of_sessions: SimpleQueue[Claimed | None] = SimpleQueue()
         self.of_prompts: SimpleQueue[Claimed | None] = SimpleQueue()
         self.restorers = [
@@ -94,6 +101,7 @@ class SessionPart:
             lost=worker.lost,
             is_wanted=self.is_wanted,
             most_tokens=worker.load.total_blocks * BLOCK_TOKENS,
+            recall=self.recall,
         )
 
     def states_max(self) -> int:
@@ -102,11 +110,14 @@ class SessionPart:
         return max(1, spare // 2)
 
     def begin(self) -> None:
-        for thread in (self.writer, self.keeper, *self.restorers):
-            thread.start()
+        for thread in (self.writer, self.keeper, *self.restorers, self.exporter):
+            if thread is not None:
+                thread.start()
 
     def end(self, seconds: float) -> None:
         """Nothing more is restored; what has ended is kept."""
+        if self.exporter is not None:
+            self.exporter.hurry()
         self.of_prompts.put(None)
         for _ in range(SESSION_RESTORERS):
             self.of_sessions.put(None)
@@ -154,4 +165,5 @@ class SessionPart:
 
     def stats(self, load: EngineLoad) -> dict[str, float]:
         """What PoolLoad.kv says: counters of the engine, the tier and the writer, by name."""
-        return {**load.kv, **self.backing.stats(), **self.writer.stats()}
+        own = {**self.backing.stats(), **self.writer.stats(), **self.recall.stats()}
+        return {**load.kv, **own}

@@ -1,7 +1,7 @@
 """The threads between a claim and the engine: whose history is it, and what of it is in files.
 
-    item ─► take the session's fence ─► its log ─► compose the prompt ─► wait until another pool
-         has written ─► open and check the files ─► Prepared, into the worker's inbox
+    item ─► take the session's fence ─► its log, here or elsewhere ─► compose the prompt ─► wait
+         until another pool has written ─► open and check the files ─► Prepared, into the inbox
 
 A disk that fails or hangs makes the hit shorter. Only a history that cannot be read ends a request,
 for to go on without it would be another conversation. A process that has no descriptor or memory
@@ -9,13 +9,14 @@ left says nothing about a history: it tries again for a while, then ends; its su
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from queue import SimpleQueue
-from typing import Final
+from typing import Any, Final
 
 from redis.exceptions import RedisError
 
+from kv_tier.chain import common_length
 from kv_tier.files import DiskError
 from kv_tier.format import NewerVersion
 from kv_tier.manifest import Manifest
@@ -24,6 +25,7 @@ from workers.queue.patience import Result, patiently
 from workers.queue.servant import Servant
 from workers.session.backing import Backing
 from workers.session.compose import ComposeError, Turn, compose, turn_before, with_prompt
+from workers.session.recall import Recall, Recalled, is_current, is_void
 from workers.session.shortage import is_short, outlast
 from workers.session.turn import NotOurs, OpenTurn, Prepared
 from workers.wire import EndEvent, Request, TokenEvent, full_id
@@ -43,6 +45,7 @@ class Restorer(Servant):
     lost(item)             it is somebody else's
     is_wanted(item)        False: cancelled or lost meanwhile; it is handed on as it is
     most_tokens            that the pool's memory holds of one request
+    recall                 finds what this node's files do not have; None: nobody does
     """
 
     def __init__(
@@ -58,11 +61,13 @@ class Restorer(Servant):
         lost: Callable[[Claimed], object],
         is_wanted: Callable[[Claimed], bool],
         most_tokens: int = 1 << 62,
+        recall: Recall | None = None,
     ) -> None:
         super().__init__(f"restorer {name}")
         self.store, self.worker, self.backing, self.items = store, worker, backing, items
         self.pulse, self.most_tokens = backing.pulse, most_tokens
         self.done, self.ended, self.lost, self.is_wanted = done, ended, lost, is_wanted
+        self.recall = recall
 
     def serve(self) -> None:
         while (item := self.items.get()) is not None and not self.pulse.stopping:
@@ -91,6 +96,8 @@ class Restorer(Servant):
         request = self.composed(item, request, turn)
         prefix = None
         if self.wait_for_writer(item, turn.full_id):
+            if turn.head is not None:
+                self.backing.bring(turn.head, common_length(turn.head.token_ids, request.token_ids))
             prefix = self.backing.fetch(request, journal, turn.head)
         self.done(item, Prepared(request, journal, prefix, turn))
 
@@ -101,23 +108,46 @@ class Restorer(Servant):
 
     def open(self, item: Claimed, request: Request, session_id: str) -> OpenTurn:
         """The session as it is, and ours from now on. Raises ComposeError, DiskError, ..."""
-        sessions, tenant = self.backing.tier.sessions, request.tenant
-        try:
-            fence = sessions.take(tenant, session_id, item.fence)
-        except DiskError as error:  # the commit will say that it is not saved
-            log.warning("no fence taken", session=session_id, error=str(error))
-            fence = item.fence
-        head = sessions.head(tenant, session_id)
-        full = full_id(tenant, session_id)
-        self.refuse_other_weights(head)
-        if head is not None and is_committed(request, head):
-            return OpenTurn(tenant, session_id, full, fence, head, None)
-        turn = compose(request, head, self.backing.text)
+        tenant, full = request.tenant, full_id(request.tenant, session_id)
+        fence = self.take(item, tenant, session_id)
         noted = self.patiently(lambda: self.store.session(full))
+        own = self.backing.tier.sessions.head(tenant, session_id)
+        if own is not None and is_void(own, noted):
+            self.backing.tier.drop(tenant, session_id)
+            own, fence = None, self.take(item, tenant, session_id)
+        found = self.newest(tenant, session_id, own, noted)
+        head = found.manifest
+        self.refuse_other_weights(head)
+        on_disk = own.generation if own else 0
+        if head is not None and is_current(head, noted) and is_committed(request, head):
+            return OpenTurn(tenant, session_id, full, fence, head, None, on_disk)
+        turn = compose(request, head, self.backing.text)
         if request.session_mode != "history" and not tells_more(turn, head):  # that is all of it
             self.refuse_gap(noted.get("unsaved"))
-            self.refuse_loss(tenant, session_id, head, noted.get("generation"))
-        return OpenTurn(tenant, session_id, full, fence, head, turn)
+            self.refuse_loss(tenant, session_id, head, noted, found.trouble)
+        return OpenTurn(tenant, session_id, full, fence, head, turn, on_disk)
+
+    def take(self, item: Claimed, tenant: str, session_id: str) -> int:
+        """The right to commit it here; claims to come, on any node, have higher ones."""
+        try:
+            fence = self.backing.tier.sessions.take(tenant, session_id, item.fence)
+        except DiskError as error:  # the commit will say that it is not saved
+            log.warning("no fence taken", session=session_id, error=str(error))
+            return item.fence
+        if fence > item.fence:  # our files know of more than the store does
+            full = full_id(tenant, session_id)
+            self.patiently(lambda: self.store.session_note(full, fence=fence))
+        return fence
+
+    def newest(
+        self, tenant: str, session_id: str, own: Manifest | None, noted: Mapping[str, Any]
+    ) -> Recalled:
+        """The session as it was committed last; when nobody has it, what our files have."""
+        recall = self.recall
+        if recall is None or is_current(own, noted):
+            return Recalled(own)
+        found = self.patiently(lambda: recall.recall(tenant, session_id, own, noted))
+        return found if found.manifest else Recalled(own, found.trouble)
 
     def refuse_other_weights(self, head: Manifest | None) -> None:
         mine = self.backing.identity
@@ -136,16 +166,21 @@ class Restorer(Servant):
             raise ComposeError("session_id", what, "session_not_saved")
 
     def refuse_loss(
-        self, tenant: str, session_id: str, head: Manifest | None, noted: int | None
+        self,
+        tenant: str,
+        session_id: str,
+        head: Manifest | None,
+        known: Mapping[str, Any],
+        trouble: str,
     ) -> None:
         """Turns are lost with a manifest that is damaged or gone: only who sends them may go on.
 
-        noted: generation of the last turn that a pool told of. What follows it says the same, and
-        names more KV: with that nothing is lost, and nothing is read again to know it. Whatever
-        deletes a session also takes this back (Store.session_forget).
+        known: what pools told of the last turn. What follows it says the same, and names more KV:
+        with that nothing is lost, and nothing is read again to know it. Whatever deletes a session
+        also takes this back (Store.session_forget).
         """
-        have = head.generation if head else 0
-        if noted is not None and have >= noted:
+        noted, have = known.get("generation"), head.generation if head else 0
+        if noted is not None and is_current(head, known):
             return
         damaged = self.backing.tier.sessions.damaged(tenant, session_id)
         if damaged and have < (damaged if noted is None else noted):
@@ -156,6 +191,7 @@ class Restorer(Servant):
                 f"the files of {session_id!r} are gone (generation {noted} was committed): start "
                 "another session, delete this one, or send the whole history"
             )
+            what += f"; {trouble}" if trouble else ""
             raise ComposeError("session_id", what, "session_gone")
 
     def composed(self, item: Claimed, request: Request, opened: OpenTurn) -> Request:

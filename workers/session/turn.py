@@ -45,6 +45,7 @@ class OpenTurn:
     fence  taken for it; whoever takes a higher one is its owner then
     head   what the session was when it began
     turn   None: an earlier owner has committed this turn, and died before it could say so
+    on_disk  generation that this node's files have, if it is another than head's
     """
 
     tenant: str
@@ -53,6 +54,14 @@ class OpenTurn:
     fence: int
     head: Manifest | None
     turn: Turn | None
+    on_disk: int | None = None
+
+    @property
+    def own_generation(self) -> int:
+        """Of this node's files; 0: there are none."""
+        if self.on_disk is not None:
+            return self.on_disk
+        return self.head.generation if self.head else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,8 +192,14 @@ class Writer(Servant):
 
     def _collect(self) -> None:
         """What went by its age may begin anew: the store forgets it, too."""
-        forget = self.store.session_forget
-        self.backing.tier.collect(lambda tenant, name: forget(full_id(tenant, name)))
+        self.backing.tier.collect(self._forget)
+
+    def _forget(self, tenant: str, session_id: str) -> None:
+        """Unless another node has gone on with it: then only our old files go."""
+        head = self.backing.tier.sessions.head(tenant, session_id)
+        fence = head.fence if head is not None else None
+        if self.store.session_forget(full_id(tenant, session_id), fence=fence):
+            self.backing.forget(tenant, session_id)
 
     def _rest_s(self) -> float:
         """Until a look is worth it, when nothing is due."""

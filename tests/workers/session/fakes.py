@@ -8,7 +8,7 @@ from workers.engine.kept import Kept
 from workers.queue.pulse import Pulse
 from workers.session.compose import Turn
 from workers.session.turn import Identity, OpenTurn
-from workers.wire import Request, SamplingParams
+from workers.wire import Keys, Request, SamplingParams
 from workers.worker_store import Claimed
 
 IDENTITY = Identity("m", "ab" * 16, "3", b"f" * 32)
@@ -90,7 +90,7 @@ class FakeTier:
     def __init__(self):
         self.sessions = FakeSessions()
         self.fails, self.commit_fails = None, None
-        self.committed, self.collected, self.discarded = [], 0, set()
+        self.committed, self.collected, self.discarded, self.dropped = [], 0, set(), []
         self.gate = threading.Event()
         self.gate.set()
 
@@ -101,6 +101,11 @@ class FakeTier:
             raise StaleFence(manifest, "a higher fence")
         self.committed.append(manifest)
         self.sessions.now = manifest
+
+    def drop(self, tenant, session_id):
+        self.dropped.append(session_id)
+        self.sessions.now = None
+        self.sessions.fence += 1
 
     def discard(self, objects):
         self.discarded |= objects
@@ -121,9 +126,11 @@ class FakeBacking:
     state_slots = 8
     identity = IDENTITY
     text = FakeText()
+    remote = None
 
     def __init__(self):
         self.tier, self.pulse, self.puts = FakeTier(), Pulse(), []
+        self.brought, self.forgotten = [], []
 
     def moves(self):
         self.pulse.beside += 1
@@ -138,6 +145,15 @@ class FakeBacking:
         self.puts.append((kept.request.id, kept.num_kv, state))
         return 10
 
+    def bring(self, manifest, end):
+        self.brought.append((manifest.generation, end))
+
+    def forget(self, tenant, session_id):
+        self.forgotten.append(session_id)
+
+    def ask_store(self, call, seconds):
+        return None, ""
+
     def fetch(self, request, journal, head):
         return None
 
@@ -147,19 +163,27 @@ class FakeStore:
 
     def __init__(self):
         self.hash, self.has_lease, self.composed = {}, True, []
-        self.forgotten, self.cached = [], {}
+        self.forgotten, self.cached, self.logs = [], {}, []
+        self.keys = Keys("lockstep")
 
     def session(self, full):
         return dict(self.hash)
 
-    def session_note(self, full, **fields):
+    def session_note(self, full, *, fence=None, log=None, **fields):
+        if fence is not None:
+            if fence < self.hash.get("fence", 0):
+                return False
+            self.hash["fence"] = fence
         self.hash.update(fields)
+        self.logs += [] if log is None else [log]
+        return True
 
     def note_cached(self, request_id, num_tokens):
         self.cached[request_id] = num_tokens
 
-    def session_forget(self, full):
+    def session_forget(self, full, *, fence=None):
         self.forgotten.append(full)
+        return True
 
     def compose(self, item, request, *, forked_at=None):
         self.composed.append((request, forked_at))
