@@ -124,9 +124,9 @@ class Load:
         if not done or text != self.calm[number].text:
             self.broken.append(f"{name}: done {done}, {text!r} for {self.calm[number].text!r}")
 
-    def gap_s(self, since: float) -> float:
+    def gap_s(self, since: float, until: float) -> float:
         """The longest time in which no door took anything."""
-        times = [since, *(at for at in self.accepted_at if at > since)]
+        times = [since, *(at for at in self.accepted_at if since < at < until), until]
         return max(b - a for a, b in pairwise(times))
 
     def check(self) -> None:
