@@ -5,7 +5,7 @@ they name stays the same bytes. KV fits one set of weights and one arithmetic, s
 another is refused with the reason; its token log alone may be kept.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -34,11 +34,14 @@ def import_session(
     session_id: str | None,
     node: Node | None,
     progress: Progress | None = None,
+    *,
+    fence_of: Callable[[str, str], int] = lambda tenant, session_id: 0,
 ) -> Carried:
     """Make a session of a file. Nothing of it can be seen before all of it was checked.
 
     session_id  None: as it was called
     node        what the KV must fit; None: keep the token log alone, whatever made it
+    fence_of    of tenant and id: a fence at least, where others know of higher ones than we
 
     Raises BadExport, CannotImport, BadName, DiskFull, DiskError.
     """
@@ -49,6 +52,7 @@ def import_session(
     try:
         manifest, records = _read_all(reader, progress)
         log = _log_of(tier, manifest, tenant, session_id or manifest.session_id)
+        log = replace(log, fence=fence_of(tenant, log.session_id))
         if node is None:
             kept = replace(log, num_kv=0, blocks=(), tail=None, checkpoints=())
             return _committed(tier, kept, 0, 0, reader.file_bytes)
@@ -149,7 +153,7 @@ def _groups(sources: Iterator[Source]) -> Iterator[list[Source]]:
 def _committed(
     tier: KvTier, manifest: Manifest, objects: int, left: int, file_bytes: int
 ) -> Carried:
-    fence = tier.sessions.take(manifest.tenant, manifest.session_id, 0)
+    fence = tier.sessions.take(manifest.tenant, manifest.session_id, manifest.fence)
     told = replace(manifest, fence=fence, used_ms=wall_ms())
     tier.commit(told)
     return Carried(told, objects, left, file_bytes)

@@ -174,15 +174,25 @@ class KvTier:
             log.warning("the ledger is out of order", error=str(error))
         return None
 
-    def fork(self, tenant: str, source: str, target: str, position: int | None = None) -> Manifest:
+    def fork(
+        self,
+        tenant: str,
+        source: str,
+        target: str,
+        position: int | None = None,
+        *,
+        fence: int = 0,
+    ) -> Manifest:
         """A new session that begins as another did, up to `position`; None: all of it.
+
+        fence  at least, where others know of higher ones than this folder
 
         No KV is copied.   Raises NoSession, SessionExists, BadName, DiskFull, DiskError.
         """
         manifest = self._head(tenant, source)
         if self.sessions.head(tenant, target) is not None:
             raise SessionExists(tenant, target)
-        fence = self.sessions.take(tenant, target, 0)
+        fence = self.sessions.take(tenant, target, fence)
         new = forked(manifest, target, position, fence=fence, now_ms=self._now_ms())
         self.commit(new)
         return new

@@ -88,6 +88,10 @@ def details(desk: Desk, tenant: str, session_id: str) -> dict[str, Any]:
 
 def forget(desk: Desk, tenant: str, session_id: str) -> dict[str, Any]:
     """Raises ApiError: 404 when there is none, 409 when it is in use."""
+    from workers.session.files import (
+        forget_stored,
+    )  # a door whose sessions nobody asks for is small
+
     full = full_id(tenant, session_id)
     known = desk.store.session(full)
     if not is_damaged(desk, tenant, session_id) and "generation" not in known:
@@ -98,6 +102,7 @@ def forget(desk: Desk, tenant: str, session_id: str) -> dict[str, Any]:
         raise ApiError(409, message, param="id", code="session_in_use", retry_after_s=RETRY_HELD_S)
     freed = desk.tier().drop(tenant, session_id)
     desk.store.session_forget(full)
+    forget_stored(desk.settings, desk.tier(), tenant, session_id)
     return {"id": session_id, "object": "session.deleted", "deleted": True, "bytes": freed}
 
 

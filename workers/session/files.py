@@ -2,13 +2,15 @@
 
 import os
 import resource
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from kv_tier.budget import TierLimits
 from kv_tier.files import DiskError
-from kv_tier.remote.bucket import Bucket, NoStore
+from kv_tier.remote.bucket import Bucket, NoStore, StoreError
 from kv_tier.remote.remote import Remote
+from kv_tier.remote.sweep import forget
 from kv_tier.tier import KvTier as KvTier
 from workers.log import logger
 from workers.settings import Settings
@@ -47,6 +49,19 @@ def find_remote(settings: Settings, tier: KvTier) -> Remote | None:
     except (NoStore, DiskError) as error:
         log.error("no object store: sessions stay on this disk", reason=str(error))
         return None
+
+
+def forget_stored(settings: Settings, tier: KvTier, tenant: str, session_id: str) -> str:
+    """A session that was deleted goes from the object store; "", or why not before its sweep."""
+    try:
+        remote = open_remote(settings, tier)
+        if remote is not None:
+            with closing(remote):
+                forget(remote, tenant, session_id)
+    except (StoreError, DiskError) as error:
+        log.warning("a deleted session stays in the object store", reason=str(error))
+        return str(error)
+    return ""
 
 
 def kv_root(settings: Settings) -> Path:

@@ -24,6 +24,7 @@ from workers.log import logger
 from workers.session.backing import Backing
 from workers.session.token_log import unpacked
 from workers.session.turn import kv_of
+from workers.store import Store
 from workers.wire import full_id
 from workers.worker_store import WorkerStore
 
@@ -52,21 +53,16 @@ class Recall:
     ) -> Recalled:
         """The session as it was committed last.   head: what our files have, which is older
 
-        Its generation is above head's, so that what follows it can be committed here.
         Raises RedisError.
         """
-        stored, trouble = self._stored(tenant, session_id)
-        if stored is not None and is_void(stored, noted):
-            stored = None
-        if stored is not None and is_current(stored, noted):
-            self._count("recalled_store")
-            return Recalled(_above(head, stored))
-        logged = self._logged(tenant, session_id)
-        if logged is None or not is_current(logged, noted):
-            self._count("recall_failed")
-            return Recalled(None, trouble)
-        self._count("recalled_log")
-        return Recalled(_above(head, with_kv_of(logged, stored, head)))
+        found, trouble = self._stored(tenant, session_id)
+        stored, logged = without_void(found, noted), None
+        if not is_current(stored, noted):
+            logged = logged_of(self.store, tenant, session_id)
+        manifest = chosen(head, stored, logged, noted)
+        found_in = "recalled_store" if logged is None else "recalled_log"
+        self._count("recall_failed" if manifest is None else found_in)
+        return Recalled(manifest, trouble)
 
     def stats(self) -> dict[str, float]:
         """How many sessions came from where, since this process began."""
@@ -81,20 +77,46 @@ class Recall:
         look = partial(newest, tenant=tenant, session_id=session_id)
         return self.backing.ask_store(look, MANIFEST_S)
 
-    def _logged(self, tenant: str, session_id: str) -> Manifest | None:
-        key = self.store.keys.session_log(full_id(tenant, session_id))
-        data = self.store.redis.get(key)
-        if not isinstance(data, bytes):
-            return None
-        try:
-            return unpacked(data, tenant, session_id)
-        except CorruptFile as error:
-            log.warning("a session's log in Redis cannot be used", error=str(error))
-            return None
-
     def _count(self, name: str) -> None:
         with self._guard:
             self._counts[name] += 1
+
+
+def logged_of(store: Store, tenant: str, session_id: str) -> Manifest | None:
+    """What the token log in Redis says; None: there is none, or none that is sound."""
+    data = store.redis.get(store.keys.session_log(full_id(tenant, session_id)))
+    if not isinstance(data, bytes):
+        return None
+    try:
+        return unpacked(data, tenant, session_id)
+    except CorruptFile as error:
+        log.warning("a session's log in Redis cannot be used", error=str(error))
+        return None
+
+
+def chosen(
+    own: Manifest | None,
+    stored: Manifest | None,
+    logged: Manifest | None,
+    noted: Mapping[str, Any],
+) -> Manifest | None:
+    """The session as it was committed last, of what our files, the object store and Redis have.
+
+    Its generation is not below own's, so that what follows it can be committed here.
+    """
+    if is_current(stored, noted):
+        found = stored
+    elif logged is not None and is_current(logged, noted):
+        found = with_kv_of(logged, stored, own)
+    else:
+        return None
+    least = own.generation if own else 0
+    return found and replace(found, generation=max(found.generation, least))
+
+
+def without_void(manifest: Manifest | None, noted: Mapping[str, Any]) -> Manifest | None:
+    """The same, unless the session was deleted since."""
+    return None if manifest is None or is_void(manifest, noted) else manifest
 
 
 def is_current(head: Manifest | None, noted: Mapping[str, Any]) -> bool:
@@ -119,8 +141,3 @@ def with_kv_of(logged: Manifest, *others: Manifest | None) -> Manifest:
     kept = [kv_of(other, logged.token_ids, logged.fingerprint) for other in others]
     best = max(kept, key=lambda fields: fields.get("num_kv", 0))
     return replace(logged, **best)
-
-
-def _above(head: Manifest | None, manifest: Manifest) -> Manifest:
-    least = head.generation if head else 0
-    return replace(manifest, generation=max(manifest.generation, least))

@@ -3,12 +3,12 @@
 All work on the files, with and without a running node. rm asks the store whether a request of the
 session waits or runs, and refuses then; --force does not mind. What a request leaves behind that
 ends later is not kept: its fence is too old. What makes or deletes a session on purpose tells the
-store so (known.forget), which else would miss its files.
+store so (known.py), which else would miss its files, or other nodes would not know of them.
 """
 
 import typer
 
-from ingest.command.session import carry, change, look
+from ingest.command.session import away, carry, change, look
 
 app = typer.Typer(
     help="Conversations that are kept on this node.",
@@ -22,6 +22,8 @@ for name, command in (
     ("verify", look.verify_command),
     ("export", carry.export_command),
     ("import", carry.import_command),
+    ("push", away.push_command),
+    ("pull", away.pull_command),
     ("fork", change.fork_command),
     ("pin", change.pin_command),
     ("unpin", change.unpin_command),

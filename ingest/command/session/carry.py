@@ -8,7 +8,7 @@ import typer
 
 from ingest.command.failure import Failure
 from ingest.command.session.fit import served
-from ingest.command.session.known import forget
+from ingest.command.session.known import announce, new_fence
 from ingest.command.session.opened import AsJson, Id, Tenant, bar, opened
 from workers.settings import settings
 from workers.wire import DEFAULT_TENANT
@@ -52,11 +52,13 @@ def import_command(
     with opened() as tier, bar() as shown:
         try:
             done = import_session(
-                tier, path, tenant, session_id, node, lambda n, of: shown("reading", n, of)
+                *(tier, path, tenant, session_id, node),
+                lambda n, of: shown("reading", n, of),
+                fence_of=new_fence,
             )
         except (BadExport, CannotImport) as error:
             raise Failure(str(error)) from None
-        forget(tenant, done.manifest.session_id)
+        announce(done.manifest)
     say_carried(done, f"session {done.manifest.session_id!r} is here", as_json)
 
 

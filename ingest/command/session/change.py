@@ -2,12 +2,13 @@
 
 import json
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from ingest.command.failure import USAGE, Failure
-from ingest.command.session.known import forget, known_of
+from ingest.command.session.known import announce, forget, forget_old, known_of, new_fence
 from ingest.command.session.opened import AsJson, Id, Tenant, head, mib, opened
 from ingest.sessions.holder import held
 from kv_tier.tier import KvTier, wall_ms
@@ -32,11 +33,12 @@ def fork_command(
             raise Failure(
                 f"--at: session {source!r} has {num_tokens} tokens, got {position}", USAGE
             )
+        fence = new_fence(tenant, target)
         try:
-            new = tier.fork(tenant, source, target, position)
+            new = tier.fork(tenant, source, target, position, fence=fence)
         except SessionExists as error:
             raise Failure(f"{error}: choose another id, or rm it first") from None
-        forget(tenant, target)
+        announce(new)
     told = {"id": target, "forked_from": source, "tokens": len(new.token_ids), "kv": new.num_kv}
     kept = f"{told['tokens']} tokens, {told['kv']} of them with KV"
     print(json.dumps(told) if as_json else f"session {target!r} is here: {kept}")
@@ -78,7 +80,7 @@ def rm_command(
         if not tier.sessions.damaged(tenant, session_id) and "generation" not in known:
             head(tier, tenant, session_id)  # one that nobody can read goes, too
         freed = tier.drop(tenant, session_id)
-        forget(tenant, session_id)
+        forget(tier, tenant, session_id)
     told = {"id": session_id, "removed": True, "bytes": freed}
     print(json.dumps(told) if as_json else f"session {session_id!r} is gone, {mib(freed)} are free")
 
@@ -89,7 +91,7 @@ def gc_command(
 ) -> None:
     """Take away what nobody needs: old sessions, files of no session, what killed writers left."""
     with opened() as tier:
-        told = would_go(tier) if dry_run else asdict(tier.collect(forget))
+        told = would_go(tier) if dry_run else asdict(tier.collect(partial(forget_old, tier)))
     if as_json:
         print(json.dumps(told | {"dry_run": dry_run}))
         return

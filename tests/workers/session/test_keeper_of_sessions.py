@@ -1,6 +1,7 @@
 """A turn is durable before it is said to be finished; who is not the owner says nothing."""
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from tests.workers.session.fakes import (
     manifest_of,
     turn_of,
 )
+from workers.session import keeper_of_sessions as keeper_module
 from workers.session import turn as turn_module
 from workers.session.keeper_of_sessions import Ended, KeeperOfSessions
-from workers.wire import EndEvent
+from workers.wire import EndEvent, Keys
 
 FULL = DiskFull(Path("/home/kv/sessions"), OSError(errno.ENOSPC, "No space left on device"))
 DONE = EndEvent(status="finished", finish_reason="stop", digest="ab")
@@ -141,3 +143,42 @@ def test_a_full_store_later_clears_the_mark(desk):
     desk.store.hash["unsaved"] = "disk full"
     desk.end()
     assert desk.store.hash["unsaved"] == ""
+
+
+def test_a_commit_that_a_later_owner_overtook_is_not_told(desk):
+    """It has the session on another node, whose files know nothing of our fence."""
+    desk.store.hash |= {"fence": 6, "committed": 6}
+    desk.end()
+    [told, released] = desk.did
+    assert told[1].code == "session_not_saved" and "changed or deleted" in told[1].error
+    assert released[0] == "released" and desk.store.hash["committed"] == 6
+
+
+def test_the_fence_of_a_commit_is_noted(desk):
+    desk.end()
+    assert (desk.store.hash["committed"], desk.store.hash["fence"]) == (5, 5)
+    assert desk.store.logs == []  # alone on its Redis
+
+
+def test_what_an_earlier_owner_committed_keeps_its_fence(desk):
+    """Our files have no newer one until the writer comes to it."""
+    head = manifest_of(generation=7)
+    desk.tier.sessions.now = head
+    desk.end(replace(turn_of(head), turn=None))
+    assert (desk.store.hash["committed"], desk.store.hash["fence"]) == (1, 5)
+
+
+def test_a_node_of_a_fleet_gives_the_log_with_the_commit(desk, monkeypatch):
+    monkeypatch.setattr(keeper_module, "packed", lambda manifest: b"%d" % manifest.generation)
+    desk.store.keys = Keys("lockstep", node="a")
+    desk.end()
+    assert desk.store.logs == [b"1"]
+
+
+def test_files_that_lack_what_was_brought_from_elsewhere_are_ours_all_the_same(desk):
+    """A late worker took the fence: the head is compared with our files, not with what was read."""
+    head = manifest_of(generation=7)
+    desk.tier.sessions.now = manifest_of(generation=3)
+    desk.tier.sessions.fence = 8
+    desk.end(replace(turn_of(head), on_disk=3))
+    assert [log.generation for log in desk.tier.committed] == [8]
