@@ -8,8 +8,6 @@ rule or a table.
 from hashlib import blake2b
 from typing import Final
 
-from kernels.tables import rope_table
-
 ARITHMETIC: Final = 2  # the number at the top of ARITHMETIC.md
 TABLES_HASH: Final = "6b89d3901cd6da4e"  # of tables_hash(); a test computes it again
 ARITHMETIC_VERSION: Final = f"{ARITHMETIC}-{TABLES_HASH}"
@@ -17,6 +15,8 @@ ARITHMETIC_VERSION: Final = f"{ARITHMETIC}-{TABLES_HASH}"
 
 def tables_hash() -> str:
     """16 hexadecimal digits over RoPE tables of the usual bases, widths and positions."""
+    from kernels.tables import rope_table  # whoever wants the version alone needs no numpy
+
     digest = blake2b(digest_size=8)
     for theta in (1e4, 1e5, 5e5, 1e6, 1e7):
         for rotated in (32, 64, 128):

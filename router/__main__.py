@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from types import FrameType
 from typing import Final
 
@@ -20,6 +21,7 @@ import xxhash
 from redis.exceptions import RedisError
 
 from router.loop import Router
+from router.membership import Membership, membership
 from router.prefetch import Prefetch
 from workers.address import parse_networks
 from workers.log import logger
@@ -85,7 +87,7 @@ def run(router: Router, stop: Stop) -> None:
         pause_s = router.turn()
         with stop:
             if pause_s is None:
-                router.consumer.ring()
+                router.await_messages()
             elif pause_s:
                 time.sleep(pause_s)
 
@@ -109,14 +111,15 @@ def run_through_outages(router: Router, stop: Stop) -> None:
 
 
 def own_name(config: Settings) -> str:
-    """The consumer's name when none is given."""
+    """The consumer's name when none is given; it begins with the node's, where that has one."""
     host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())
-    return f"{host}-{xxhash.xxh3_64_hexdigest(str(config.home.resolve()).encode())[:8]}"
+    node = f"{config.node}." if config.node else ""
+    return f"{node}{host}-{xxhash.xxh3_64_hexdigest(str(config.home.resolve()).encode())[:8]}"
 
 
 def main(arguments: list[str]) -> int:
     """Until a signal comes."""
-    config, stop = settings_or_exit(), Stop()
+    config, stop, fleet = settings_or_exit(), Stop(), Membership(None)
     try:
         allow = parse_networks(config.webhook_allow)
     except ValueError as error:
@@ -124,8 +127,10 @@ def main(arguments: list[str]) -> int:
         return BAD_CONFIG
     try:
         text, name = load_text(config, stop), arguments[0] if arguments else own_name(config)
+        store = Store.of(config)
+        fleet = membership(config, store, text)
         router = Router(
-            Store.of(config),
+            store,
             name,
             text,
             allow,
@@ -133,9 +138,12 @@ def main(arguments: list[str]) -> int:
             max_queue=config.max_queue,
             stop_asked=lambda: stop.asked,
             prefetch=Prefetch(lambda: open_tier(config).prefetch).ask,
+            fleet=fleet,
         )
         run_through_outages(router, stop)
     except Stopped:
+        with suppress(RedisError):
+            fleet.leave()
         log.info("stopped")
     return 0
 

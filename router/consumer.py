@@ -12,7 +12,7 @@ nothing: what the pools have no room for stays in the stream, unread.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -116,6 +116,21 @@ class Consumer:
         key = self.store.keys.requests(entry.sla)
         self.redis.xack(key, GROUP, entry.entry_id)
         self.redis.xdel(key, entry.entry_id)
+
+    def take(self, classes: Sequence[str]) -> list[Entry]:
+        """One message of each of these classes; waits RING_BLOCK_S at most until there is one.
+
+        Of many routers that wait so, one is woken for each message: in a fleet a doorbell that all
+        hear would cost as many commands as there are nodes.
+        """
+        streams = {self.store.keys.requests(sla): ">" for sla in classes}
+        block_ms = int(RING_BLOCK_S * 1000)
+        told = self.bell.xreadgroup(GROUP, self.name, cast(Any, streams), count=1, block=block_ms)
+        reply = cast(Any, told) or {}
+        found: list[Entry] = []
+        for key, entries in reply.items() if isinstance(reply, dict) else reply:
+            found += self._entries(key.decode().rpartition(":")[2], entries)
+        return found
 
     def ring(self) -> None:
         """Waits until a message comes that has not rung yet, RING_BLOCK_S at most."""

@@ -15,7 +15,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from router.adopting import Adopter
 from router.consumer import Consumer, Entry
+from router.homing import Homes
+from router.membership import Membership
 from router.overload import Overload
 from router.placing import Held, Placer
 from router.reading import room_of
@@ -56,19 +59,30 @@ class Router:
         max_queue: int = MAX_QUEUE,
         stop_asked: Callable[[], bool] = lambda: False,
         prefetch: Callable[[str, str], object] = lambda tenant, session_id: None,
+        fleet: Membership | None = None,
     ) -> None:
         """prefetch: told of each session whose files will be wanted soon; never waits.
+
+        fleet: None: the node is alone on its Redis
 
         max_queue: requests that may wait in a class that does not say how many
         """
         self.store = store
         self.consumer = Consumer(store, name)
         self.table = table
-        self.sight = Sight(store, text.name)
+        self.fleet = fleet or Membership(None)
+        self.sight, self.homes = Sight(store, text.name), Homes(store, text.name, table)
+        self.adopter = Adopter(store, self.sight, table, self.fleet)
         self.overload = Overload(store, table, allow, max_queue)
         self.replanner = Replanner(store, self.sight, table, name)
         self.placer = Placer(
-            store, self.consumer, self.sight, table, allow=allow, prefetch=prefetch
+            store,
+            self.consumer,
+            self.sight,
+            table,
+            homes=self.homes,
+            allow=allow,
+            prefetch=prefetch,
         )
         self.taker = Taker(
             store,
@@ -97,14 +111,22 @@ class Router:
         self.consumer.join()
         tell_promises(self.store)
         self.say_alive()
-        self.sight.forget()
+        self.forget()
+        self.fleet.say(self.sight.views)
         self.handle(self.consumer.own_pending())
+
+    def forget(self) -> None:
+        """What was seen of the pools is to be looked at again."""
+        self.sight.forget()
+        self.homes.forget()
 
     def turn(self) -> float | None:
         """One round. Gives seconds to pause, or None: the bell may be waited for."""
         self.say_alive()
-        self.sight.forget()
+        self.forget()
+        self.fleet.say(self.sight.views)
         self.replanner.look()
+        self.adopter.look()
         self.placer.place_all()
         self.handle(self.taker.taken_later())
         self.take_over()
@@ -125,6 +147,8 @@ class Router:
 
     def room(self, waiting: Mapping[str, int]) -> dict[str, int]:
         """How many of each class to read: what waits, as far as a pool's queue has room for it."""
+        if self.fleet.refused:
+            return dict.fromkeys(waiting, 0)
         return room_of(waiting, self.placer.by_class(), self.sight.views(), self.table)
 
     def read(self, sla: str, count: int) -> list[Entry]:
@@ -147,7 +171,17 @@ class Router:
         now = time.monotonic()
         if now - self._pressed_at >= PRESS_EVERY_S:
             self._pressed_at = now
-            self.overload.tell(self.sight.views(), now_ms(), waiting)
+            self.overload.tell(self.sight.views(), now_ms(), waiting, self.fleet.share)
+
+    def await_messages(self) -> None:
+        """Until some come, a second at most. In a fleet one router gets each, if it has room."""
+        if not self.store.keys.node:
+            return self.consumer.ring()
+        room = self.room(dict.fromkeys(self.table.names, len(self.held) + 1))
+        classes = [sla for sla, count in room.items() if count]
+        if not classes:
+            return time.sleep(FULL_PAUSE_S)
+        return self.handle(self.consumer.take(classes))
 
     def take_over(self) -> None:
         """What other routers left, or this one under another name; the streams are kept."""
@@ -157,7 +191,8 @@ class Router:
         self._housekeeping_at = now
         self.consumer.renew()
         tell_promises(self.store)
-        self.handle(self.consumer.abandoned(int(self.store.lease_s * 1000)))
+        if not self.fleet.refused:
+            self.handle(self.consumer.abandoned(int(self.store.lease_s * 1000)))
 
     def handle(self, entries: Iterable[Entry]) -> None:
         """Places each message; what is left when we are asked to stop stays pending."""

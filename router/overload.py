@@ -12,7 +12,7 @@ from router.admit import Reject, reject_entry
 from router.entry import read_entry
 from router.not_now import class_is_full, not_now
 from router.pools import PoolView, Wanted
-from router.pressure import pressure_of
+from router.pressure import shared_pressure
 from router.refusal import Refused
 from workers.address import Networks
 from workers.log import logger
@@ -42,16 +42,23 @@ class Overload:
         output = FADE * output + (1 - FADE) * wanted.max_tokens
         self.typical[wanted.sla] = (prompt, output)
 
-    def tell(self, views: Sequence[PoolView], now_ms: int, waiting: Mapping[str, int]) -> None:
-        """Once a second. waiting: in each stream."""
+    def tell(
+        self,
+        views: Sequence[PoolView],
+        now_ms: int,
+        waiting: Mapping[str, int],
+        share: float = 1.0,
+    ) -> None:
+        """Once a second. waiting: in each stream; share: of it, what is this node's to do."""
         pressures = {
-            sla.name: pressure_of(
+            sla.name: shared_pressure(
                 self._next_one(sla.name, now_ms),
                 views,
                 self.table,
                 now_ms,
                 waiting,
                 sla.max_queue or self.max_queue,
+                share,
             )
             for sla in self.table
         }

@@ -9,13 +9,14 @@ in one go is handed over by one call; the pools are looked at again when one of 
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from router.consumer import Consumer, Entry
 from router.dispatch import dispatch, expire, refuse_message
 from router.entry import read_entry
 from router.forecast import rank_of
+from router.homing import Homes
 from router.placement import Plan, place
 from router.pools import PoolView, Wanted
 from router.refusal import Refused
@@ -50,11 +51,12 @@ class Placer:
         sight: Sight,
         table: SlaTable,
         *,
+        homes: Homes,
         allow: Networks,
         prefetch: Callable[[str, str], object],
     ) -> None:
         self.store, self.consumer, self.sight, self.table = store, consumer, sight, table
-        self.allow, self.prefetch = allow, prefetch
+        self.homes, self.allow, self.prefetch = homes, allow, prefetch
         self.turns = Turns(table)
         self.held: list[Held] = []
         self._seen: tuple[PoolView, ...] = ()  # by those that are held
@@ -116,7 +118,7 @@ class Placer:
         if is_expired(request):
             expire(self.store, entry, request)
             return True
-        plan = place(held.wanted, held.home, self.sight.views(), self.table, now_ms())
+        plan = self.plan(held)
         too_large = plan.kind == "refuse" and plan.field == "max_tokens"
         if plan.kind == "wait" or (too_large and self.sight.is_loading()):
             return False
@@ -127,20 +129,36 @@ class Placer:
             refuse_message(self.store, self.allow, entry, refused, fields)
         else:
             placed.append((held, plan))
-            self.sight.queued(held.wanted, plan.pool, plan.then)
+            if self.is_ours(plan.pool):
+                self.sight.queued(held.wanted, plan.pool, plan.then)
+            else:
+                self.homes.queued(held.wanted, plan.pool, plan)
         return True
+
+    def plan(self, held: Held) -> Plan:
+        """Here, or where its session is at home."""
+        wanted, home, now = held.wanted, held.home, now_ms()
+        if home is None or not self.homes.is_elsewhere(home):
+            return place(wanted, home, self.sight.views(), self.table, now)
+        anew = replace(wanted, kept_tokens=0)  # what its session has computed is not here
+        here = place(anew, None, self.sight.views(), self.table, now)
+        return self.homes.plan(wanted, home, here, now)
+
+    def is_ours(self, pool: str) -> bool:
+        return pool in self.store.keys.own_pools
 
     def hand_over(self, placed: list[tuple[Held, Plan]]) -> None:
         """Into the queues, all at once, but those whose tenant has had what it may ask for."""
         if not placed:
             return
         outcomes = dispatch(self.store, [(held.entry, held.request, plan) for held, plan in placed])
-        for (held, _), outcome in zip(placed, outcomes, strict=True):
-            request = held.request
-            if outcome in PLACED and request.session_id is not None:
+        for (held, plan), outcome in zip(placed, outcomes, strict=True):
+            request, is_ours = held.request, self.is_ours(plan.pool)
+            if outcome in PLACED and is_ours and request.session_id is not None:
                 self.prefetch(request.tenant, request.session_id)
         if any(outcome != "routed" for outcome in outcomes):
             self.sight.forget()  # it was counted as queued
+            self.homes.forget()
 
 
 def is_expired(request: Request) -> bool:

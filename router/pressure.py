@@ -8,6 +8,7 @@ Pure. `most` is what the class may have waiting in all, max_queue, or fewer: as 
 like the last ones would be taken behind.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from router.placement import Plan, place
@@ -42,6 +43,35 @@ def pressure_of(
     if most == max_queue and plan.wait_ms is not None:
         retry_ms = max(retry_ms, plan.wait_ms - (behind(most - 1).wait_ms or 0.0))
     return Pressure(waiting=count, most=most, wait_ms=plan.wait_ms, retry_ms=retry_ms)
+
+
+def shared_pressure(
+    typical: Wanted,
+    pools: Sequence[PoolView],
+    table: SlaTable,
+    now_ms: int,
+    waiting: Mapping[str, int],
+    max_queue: int,
+    share: float,
+) -> Pressure:
+    """The same of a fleet: this node works off so much of what waits, as others do with theirs.
+
+    share  0 to 1, of the fleet's speed
+    """
+    if share >= 1:
+        return pressure_of(typical, pools, table, now_ms, waiting, max_queue)
+    mine = of_share(waiting, share)
+    own_most = max(1, math.ceil(max_queue * share))
+    own = pressure_of(typical, pools, table, now_ms, mine, own_most)
+    most = min(max_queue, round(own.most / share))
+    count = waiting[typical.sla]
+    retry_ms = own.retry_ms if count >= most else 0.0
+    return Pressure(waiting=count, most=most, wait_ms=own.wait_ms, retry_ms=retry_ms)
+
+
+def of_share(waiting: Mapping[str, int], share: float) -> dict[str, int]:
+    """What a node has to do of what waits in the streams."""
+    return {sla: math.ceil(count * share) for sla, count in waiting.items()}
 
 
 def is_too_much(plan: Plan) -> bool:

@@ -230,6 +230,13 @@ class Store(StoreReading):
         result, was = texts(self.run("promote", keys, request_id, sla, GROUP, *ranks, *classes))
         return Promoted(result, sla, was)
 
+    def takes_turn(self, what: str, seconds: float) -> bool:
+        """Whether this node does what one of its fleet is to do in so many seconds."""
+        if not self.keys.node:
+            return True
+        key = self.keys.turn(what)
+        return bool(self.redis.set(key, self.keys.node, px=int(1000 * seconds), nx=True))
+
     def reap(self, pool: str, *, at_most: int = 64) -> list[str]:
         """Put back what workers hold that have been silent for lease_s."""
         return texts(self.run("reap", [self.keys.wip(pool)], pool, self.max_attempts, at_most))
@@ -269,10 +276,11 @@ class Store(StoreReading):
         only = -1 if fence is None else fence
         return bool(self.run("session_forget", keys, session, only, *OF_FILES) == 1)
 
-    def move(self, request_id: str, pool: str, reason: str = "") -> str:
+    def move(self, request_id: str, pool: str, reason: str = "", *, of_node: str = "") -> str:
         """Have another pool go on with a request. reason: why, for a person who looks at the job.
 
-        pool: gpu or cpu alone means the one of the node where the request is
+        pool: gpu or cpu alone means the one of the node where the request is. of_node: nothing is
+        done unless it waits in a queue of that node
 
         Gives "moving" (its pool is told: `move ID POOL`), "moved" (it waited, or is there), "ended"
         or "unknown" (also of one that no router has seen). Raises ValueError for no pool.
@@ -280,7 +288,7 @@ class Store(StoreReading):
         if processor_of(pool) not in PROCESSORS:
             raise ValueError(f"pool: must be one of {', '.join(PROCESSORS)}, got {pool!r}")
         keys = [self.keys.job(request_id), self.keys.control]
-        return text(self.run("move", keys, request_id, pool, reason))
+        return text(self.run("move", keys, request_id, pool, reason, of_node))
 
 
 def is_full(error: Exception) -> bool:

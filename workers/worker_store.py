@@ -201,13 +201,6 @@ class WorkerStore(Store):
         names = {key.decode().removeprefix(self.keys.queue("")) for key in known}
         return sorted((names | set(self.keys.own_pools)) - {WEBHOOKS})
 
-    def takes_turn(self, what: str, seconds: float) -> bool:
-        """Whether this node does what one of its fleet is to do in so many seconds."""
-        if not self.keys.node:
-            return True
-        key = self.keys.turn(what)
-        return bool(self.redis.set(key, self.keys.node, px=int(1000 * seconds), nx=True))
-
     def forget_jobs(self) -> None:
         """Take what has expired out of the lists of jobs, and out of RQ's registries."""
         while self.run("forget_jobs", [self.keys.jobs], FORGET_BATCH) == FORGET_BATCH:

@@ -14,7 +14,7 @@ from ingest.health.pulse import Pulse, take_pulse
 from router.not_now import TOO_MUCH, ask_again, class_is_full
 from router.placement import Plan, place, shown_ms
 from router.pools import PoolView, wanted_of
-from router.pressure import is_too_much, pressure_of
+from router.pressure import is_too_much, of_share, shared_pressure
 from router.sight import Sight
 from workers.settings import Settings
 from workers.store import Store
@@ -60,7 +60,8 @@ class Doorkeeper:
         session = self.store.session(request.session) if request.session else {}
         wanted, now_ms = wanted_of(request, session), request.arrival_ms
         waiting = {sla: pulse.streams[sla] + self.taken[sla] for sla in self.table.names}
-        plan = place(wanted, session.get("pool"), views, self.table, now_ms, backlog=waiting)
+        own = of_share(waiting, pulse.share)
+        plan = place(wanted, session.get("pool"), views, self.table, now_ms, backlog=own)
         if is_too_much(plan):
             raise overloaded(plan)
         if plan.kind == "refuse":
@@ -69,7 +70,8 @@ class Doorkeeper:
         most = self.table[request.sla].max_queue or self.max_queue
         waiting[request.sla] += queued(request.sla, views) + pulse.for_session
         if waiting[request.sla] >= most:
-            pressure = pressure_of(wanted, views, self.table, now_ms, waiting, most)
+            share = pulse.share
+            pressure = shared_pressure(wanted, views, self.table, now_ms, waiting, most, share)
             raise queue_full(waiting[request.sla], pressure.retry_ms)
 
     def took(self, sla: str) -> None:

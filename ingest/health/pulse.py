@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 from redis.exceptions import ResponseError
 
+from workers.fleet.presence import NodeReport, node_report
 from workers.store import Store
 from workers.wire import GROUP, PoolLoad
 
@@ -29,6 +30,7 @@ class Pulse:
 
     for_session: requests that wait until an earlier one of their session has ended
     promises: "kept", what was not ("ttft", "tpot", "overloaded", ...), "tokens" of those kept
+    node: what this node of a fleet says of itself; None: it is alone, or its router is silent
     """
 
     streams: dict[str, int]
@@ -41,6 +43,12 @@ class Pulse:
     promises: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by class, and what
     placements: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by plan, and why
     refusals: Mapping[str, int] = field(default_factory=dict)  # by code
+    node: NodeReport | None = None
+
+    @property
+    def share(self) -> float:
+        """Of what waits in the streams, what is this node's to do."""
+        return 1.0 if self.node is None else self.node.share
 
     def vitals(self) -> dict[str, Vital]:
         """The router moves when it handles messages; a pool when it computes layers."""
@@ -82,7 +90,7 @@ def take_pulse(store: Store) -> Pulse:
     for counters in (keys.ends, keys.promises, keys.placements, keys.refusals):
         pipe.hgetall(counters)
     *counts, for_session, ends, promises, placements, refusals = pipe.execute()
-    handled = handled_by_routers(store)
+    handled, is_alone = handled_by_routers(store), not keys.node
     return Pulse(
         streams=dict(zip(keys.classes, counts, strict=False)),
         queues=dict(zip(keys.own_pools, counts[len(keys.classes) :], strict=True)),
@@ -94,6 +102,7 @@ def take_pulse(store: Store) -> Pulse:
         promises={class_and_status(name): int(count) for name, count in promises.items()},
         placements={class_and_status(name): int(count) for name, count in placements.items()},
         refusals={name.decode(): int(count) for name, count in refusals.items()},
+        node=None if is_alone else node_report(store, keys.node),
     )
 
 
@@ -103,12 +112,14 @@ def class_and_status(name: bytes) -> tuple[str, str]:
 
 
 def handled_by_routers(store: Store) -> list[int]:
-    """Messages handled so far, by each router that said within the last seconds that it lives."""
+    """Messages handled so far, by each router of this node that has just said that it lives."""
     stream = store.keys.requests(store.keys.classes[0])
     try:
         consumers = store.redis.xinfo_consumers(stream, GROUP)
     except ResponseError:  # no router has ever been here
         return []
-    names = [store.keys.router(consumer["name"].decode()) for consumer in consumers]
+    prefix = f"{store.keys.node}." if store.keys.node else ""
+    found = [consumer["name"].decode() for consumer in consumers]
+    names = [store.keys.router(name) for name in found if name.startswith(prefix)]
     told = cast(list[bytes | None], store.redis.mget(names)) if names else []
     return [int(count) for count in told if count is not None]

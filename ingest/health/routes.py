@@ -18,6 +18,7 @@ from ingest.errors import ApiError, error_object
 from ingest.health.programs import kept_programs
 from ingest.health.pulse import STALL_S, Pulse, StallWatch, take_pulse
 from ingest.sse import json_response
+from workers.fleet.instance import node_id
 from workers.log import logger
 
 routes = APIRouter()
@@ -43,6 +44,7 @@ async def readyz(request: Request) -> Response:
         problems = {"store": "does not answer"}
     else:
         problems = problems_of(pulse, watch.stalled(pulse.vitals(), time.monotonic()))
+        problems |= fleet_problems(pulse, node_id(desk.settings.home))
         pools = pools_of(pulse)
     if desk.text is None:
         problems["model"] = f"{desk.settings.model} is being prepared"
@@ -66,6 +68,15 @@ def problems_of(pulse: Pulse, stalled: list[str]) -> dict[str, str]:
         states = [f"{load.pool} {load.state}" for load in pulse.loads]
         problems["pools"] = ", ".join(states) or "none runs"
     return problems
+
+
+def fleet_problems(pulse: Pulse, instance: str) -> dict[str, str]:
+    """Why the node takes no part in its fleet.   instance: the name of its LOCKSTEP_HOME"""
+    if pulse.node is None:
+        return {}
+    if pulse.node.instance != instance:
+        return {"fleet": f"another node, on {pulse.node.host}, is called {pulse.node.node!r}, too"}
+    return {"fleet": pulse.node.refused} if pulse.node.refused else {}
 
 
 def pools_of(pulse: Pulse) -> dict[str, str]:

@@ -2,6 +2,7 @@
 --
 -- KEYS[1] hash of the job   KEYS[2] channel of the pools
 -- ARGV[5] request id   ARGV[6] the other pool, or its processor   ARGV[7] why, in words, or ""
+-- ARGV[8] only from a queue of this node, or ""
 -- returns "moved" (it waited, or is there), "moving" (it runs: its pool is told), "ended" or
 -- "unknown" (also of one that is not routed yet)
 -- include names
@@ -13,6 +14,9 @@ local status, pool = known[1], known[2]
 if not status or status == 'accepted' then return 'unknown' end
 if not string.find(target, '@', 1, true) then -- the one of the node where it is
   target = target .. (string.match(pool or '', '@.*') or '')
+end
+if ARGV[8] ~= '' and (status ~= 'queued' or string.match(pool or '', '@(.*)') ~= ARGV[8]) then
+  return 'moved' -- by another one
 end
 if TERMINAL[status] then return 'ended' end
 if pool == target then -- whatever was wished before is not wished any more
@@ -27,6 +31,10 @@ if status == 'running' then
   return 'moving'
 end
 redis.call('HDEL', KEYS[1], 'move_reason')
+local then_pool = redis.call('HGET', KEYS[1], 'then_pool') or ''
+if string.match(then_pool, '@.*') ~= string.match(target, '@.*') then
+  redis.call('HDEL', KEYS[1], 'then_pool') -- of the node that it leaves
+end
 local was_queued = redis.call('LREM', queue_key(pool), 0, id) > 0
 redis.call('HSET', KEYS[1], 'pool', target, 'moved_ms', NOW_MS, 'reason', reason)
 redis.call('HINCRBY', KEYS[1], 'moves', 1)

@@ -6,9 +6,10 @@ process, however that ends, so whoever gets the slot knows that its former holde
 
 import fcntl
 import os
-import secrets
 from pathlib import Path
 from typing import Final
+
+from workers.fleet.instance import node_id
 
 SLOTS_MAX: Final = 1000
 
@@ -36,19 +37,3 @@ def take_slot(home: Path, queue: str) -> Slot:
             continue
         return Slot(f"{node_id(home)}-{queue}-{number}", lock)
     raise AssertionError(f"{SLOTS_MAX} workers of {queue} in {home}")
-
-
-def node_id(home: Path) -> str:
-    """The name of this LOCKSTEP_HOME, made at first use."""
-    path = home / "node_id"
-    if not path.exists():
-        home.mkdir(parents=True, exist_ok=True)
-        made = home / f"node_id.{secrets.token_hex(4)}"
-        made.write_text(secrets.token_hex(4) + "\n")
-        try:
-            os.link(made, path)  # of several at once, one wins
-        except FileExistsError:
-            pass
-        finally:
-            made.unlink()
-    return path.read_text().strip()

@@ -3,7 +3,8 @@
 import subprocess
 import sys
 
-from workers.queue.slot import node_id, take_slot
+from workers.fleet.instance import node_id
+from workers.queue.slot import take_slot
 
 HOLD = """
 import sys, time

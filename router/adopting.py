@@ -1,0 +1,77 @@
+"""Requests of a node that is gone go on in others: each takes what it has room for, and no more.
+
+    gone ──► its leases run out: back in its queues ──► placed like new ones ──► our queues
+                                                          └ no room: another node's, or later
+
+One node at a time does it. Tokens that were made go on from the journal; what the dead node had
+computed is fetched from afar or computed again.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from router.membership import Membership
+from router.placement import place
+from router.sight import Sight, job_of
+from workers.clock import now_ms
+from workers.fleet.names import pools_of
+from workers.log import logger
+from workers.placed import placed
+from workers.sla import SlaTable
+from workers.store import Store
+
+LOOK_EVERY_S: Final = 1.0
+AT_ONCE: Final = 64  # of a queue that are looked at
+
+log = logger("router")
+
+
+class Adopter:
+    """One router's."""
+
+    def __init__(self, store: Store, sight: Sight, table: SlaTable, fleet: Membership) -> None:
+        self.store, self.sight, self.table, self.fleet = store, sight, table, fleet
+        self._looked_at = float("-inf")
+
+    def look(self) -> None:
+        """Once a second, if somebody is gone, and unless another node has just done so."""
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_EVERY_S:
+            return
+        self._looked_at = now
+        for node in () if self.fleet.refused else self.fleet.gone:
+            if self.has_work(node) and self.store.takes_turn(f"adopt:{node}", LOOK_EVERY_S * 0.9):
+                self.adopt(node)
+
+    def has_work(self, node: str) -> bool:
+        """Whether something of it waits or is leased, and none of its pools says that it lives."""
+        keys, pools = self.store.keys, pools_of(node)
+        with self.store.redis.pipeline(transaction=False) as pipeline:
+            for pool in pools:
+                pipeline.llen(keys.queue(pool))
+                pipeline.zcard(keys.wip(pool))
+            work = sum(pipeline.execute())
+        return work > 0 and not self.store.loads(node)
+
+    def adopt(self, node: str) -> None:
+        for pool in pools_of(node):
+            self.store.reap(pool)
+        for pool, request_id, reason in self.takes(node, pools_of(node)):
+            outcome = self.store.move(request_id, pool, reason, of_node=node)
+            log.info("taken over", id=request_id, of=node, to=pool, outcome=outcome)
+            self.sight.forget()
+
+    def takes(self, node: str, pools: Sequence[str]) -> list[tuple[str, str, str]]:
+        """(pool of ours, request id, reason) of those that wait there and have room here."""
+        found = [one for one in placed(self.store, AT_ONCE, pools) if not one.running]
+        taken = []
+        for one in found:
+            wanted = replace(job_of(one).wanted, kept_tokens=0, then=None)
+            plan = place(wanted, None, self.sight.views(), self.table, now_ms())
+            if plan.kind in ("wait", "refuse"):
+                continue
+            taken.append((plan.pool, one.request_id, f"{plan.pool}: taken over, {node} is gone"))
+            self.sight.queued(wanted, plan.pool, plan.then)
+        return taken

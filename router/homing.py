@@ -1,0 +1,69 @@
+"""A session's request goes home, to the node that has its files, as long as home promises in time.
+
+    home: this node       placed among its pools, like any other
+    home: another node    straight into its queue, if it has room and keeps the promise there;
+                          else here, where the history comes from afar or is computed again
+
+What other nodes look like is seen in the store, as our own pools are; a look serves for a while.
+"""
+
+from dataclasses import replace
+
+from router.placement import Plan, place
+from router.pools import Wanted
+from router.sight import Sight
+from workers.fleet.names import node_of
+from workers.sla import SlaTable
+from workers.store import Store
+
+UNPLACED = ("wait", "refuse")
+
+
+class Homes:
+    """One router's view of the nodes where sessions are at home."""
+
+    def __init__(self, store: Store, model: str, table: SlaTable) -> None:
+        self.store, self.model, self.table = store, model, table
+        self.sights: dict[str, Sight] = {}
+
+    def forget(self) -> None:
+        """A turn begins."""
+        for sight in self.sights.values():
+            sight.forget()
+
+    def is_elsewhere(self, home: str | None) -> bool:
+        """Whether that pool is another node's."""
+        return home is not None and node_of(home) != self.store.keys.node
+
+    def sight(self, home: str) -> Sight:
+        node = node_of(home)
+        if node not in self.sights:
+            self.sights[node] = Sight(self.store, self.model, node)
+        return self.sights[node]
+
+    def plan(self, wanted: Wanted, home: str, here: Plan, now_ms: int) -> Plan:
+        """Home, or what is planned here, with the reason why.   here: as if it had no home"""
+        sight = self.sight(home)
+        views = sight.views()
+        there = place(wanted, home, views, self.table, now_ms)
+        late = self.why_late(wanted, there, now_ms)
+        if not late or (there.kind not in UNPLACED and here.kind in UNPLACED):
+            return there
+        if here.kind in UNPLACED:
+            return here
+        return replace(here, reason=f"{here.reason}; {home} keeps the session, and {late}")
+
+    def why_late(self, wanted: Wanted, there: Plan, now_ms: int) -> str:
+        """Why home would not keep the promise, in words; "": it would, or nothing is predicted."""
+        if there.kind in UNPLACED:
+            return there.reason
+        sla, since_ms = self.table[wanted.sla], max(0, now_ms - wanted.arrival_ms)
+        if sla.ttft_ms and there.ttft_ms is not None and since_ms + there.ttft_ms > sla.ttft_ms:
+            return "would be late"
+        if sla.tpot_ms and there.tpot_ms is not None and there.tpot_ms > sla.tpot_ms:
+            return "would be slow"
+        return ""
+
+    def queued(self, wanted: Wanted, home: str, plan: Plan) -> None:
+        """It has just been put into a queue there."""
+        self.sight(home).queued(wanted, plan.pool, plan.then)
