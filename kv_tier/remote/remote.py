@@ -29,7 +29,7 @@ WEIGHT: Final = 0.3  # of a new measurement
 WORTH_MEASURING: Final = 1 << 20
 NAMES: Final = (
     *("store_pushed_sessions", "store_sent_objects", "store_sent_bytes", "store_sent_s"),
-    *("store_pulled_sessions", "store_fetched_objects", "store_fetched_bytes", "store_fetched_s"),
+    *("store_fetched_objects", "store_fetched_bytes", "store_fetched_s"),
     *("store_known_objects", "store_damaged", "store_failures", "store_swept_objects"),
 )
 

@@ -35,6 +35,7 @@ from workers.queue.servant import Servant
 from workers.session.backing import Backing, without_waiting
 from workers.session.suspended import Suspended, computed_of, urgency_of
 from workers.session.turn import with_kv, with_state
+from workers.session.void import drop_void
 from workers.wire import full_id
 from workers.worker_store import WorkerStore
 
@@ -193,6 +194,8 @@ class Writer(Servant):
     def _collect(self) -> None:
         """What went by its age may begin anew: the store forgets it, too."""
         self.backing.tier.collect(self._forget)
+        if self.store.keys.node:
+            drop_void(self.store, self.backing.tier)
 
     def _forget(self, tenant: str, session_id: str) -> None:
         """Unless another node has gone on with it: then only our old files go."""

@@ -36,10 +36,13 @@ class Home:
     def __init__(self, root: Path, bucket, **limits) -> None:
         self.tier = KvTier(root, TierLimits(), now_ms=lambda: self.now_ms)
         self.now_ms = 1_700_000_000_000
-        self.remote = Remote(bucket, self.tier, now_ms=lambda: self.now_ms, **limits)
+        self.remote = None
+        if bucket is not None:
+            self.remote = Remote(bucket, self.tier, now_ms=lambda: self.now_ms, **limits)
 
     def close(self) -> None:
-        self.remote.close()
+        if self.remote is not None:
+            self.remote.close()
         self.tier.close()
 
     def say(
