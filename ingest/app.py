@@ -18,6 +18,7 @@ from ingest.health import routes as health
 from ingest.health.pulse import StallWatch
 from ingest.jobs import listing
 from ingest.jobs import routes as jobs
+from ingest.metrics import routes as metrics
 from ingest.openai import models
 from ingest.openai import routes as openai
 from ingest.responses import routes as responses
@@ -28,7 +29,7 @@ from workers.text.text_model import TextModel
 
 MODEL_RETRY_S = 1.0
 APIS = (openai, models, responses, anthropic)  # those that clients know from elsewhere
-THEMES = (*APIS, jobs, listing, sessions, files, batches, health, feed, page)
+THEMES = (*APIS, jobs, listing, sessions, files, batches, health, metrics, feed, page)
 
 
 def create_app(desk: Desk) -> FastAPI:

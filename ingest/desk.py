@@ -65,7 +65,7 @@ class Desk:
         self.keys = Keys(settings.key_prefix, settings.classes.names)
         self.store = Store.of(settings)
         self.reader = TokenReader(settings.url, self.keys)
-        self.metrics = Metrics(settings.classes)
+        self.metrics = Metrics(settings.classes, settings.node)
         self.allow: Networks = parse_networks(settings.webhook_allow)
         self.text: TextModel | None = None
         self.doorkeeper = Doorkeeper(settings, self.store)

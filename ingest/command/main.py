@@ -30,6 +30,7 @@ COMMANDS: Final[Mapping[str, Place]] = {
     "restart": Place("restart", "restart", "begin pools anew, one by one; no request fails"),
     "status": Place("status", "status", "a request's status, or the node's"),
     "jobs": Place("jobs", "jobs", "what was asked for lately: by state, class, session, time"),
+    "nodes": Place("nodes", "nodes", "the nodes of the fleet, and which of them take part"),
     "top": Place("top", "top", "the node as it is, anew each second"),
     "dead": Place("dead", "app", "what could not be run or delivered; send it again"),
     "model": Place("model", "app", "add a GGUF file, list what is there"),

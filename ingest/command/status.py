@@ -12,9 +12,13 @@ from typer import Argument, Option
 
 from ingest.command.classes import classes_table
 from ingest.command.failure import Failure
+from ingest.command.nodes import troubles
+from ingest.dashboard.nodes import node_objects
+from ingest.fleet import SeenNode, seen_nodes
 from ingest.health.pulse import Pulse, take_pulse
 from ingest.jobs.unread import known
 from ingest.metrics.class_rows import Row, by_plan, class_rows
+from workers.fleet.names import processor_of
 from workers.promises import pressures
 from workers.settings import settings
 from workers.store import Store
@@ -39,8 +43,8 @@ def status(
     """Print what is known of a request, or how the node is."""
     store = Store.of(settings())
     if request_id is None:
-        pulse = take_pulse(store)
-        show_node(pulse, class_rows(pulse, store.table, pressures(store)), as_json)
+        pulse, seen = take_pulse(store), seen_nodes(store)
+        show_node(pulse, class_rows(pulse, store.table, pressures(store)), seen, as_json)
     else:
         show_job(store, request_id, as_json)
 
@@ -74,7 +78,7 @@ def readable(name: str, value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
 
 
-def pulse_object(pulse: Pulse, classes: list[Row]) -> dict[str, Any]:
+def pulse_object(pulse: Pulse, classes: list[Row], seen: Sequence[SeenNode]) -> dict[str, Any]:
     ends: dict[str, dict[str, int]] = {}
     for (sla, outcome), count in pulse.ends.items():
         ends.setdefault(sla, {})[outcome] = count
@@ -87,12 +91,13 @@ def pulse_object(pulse: Pulse, classes: list[Row]) -> dict[str, Any]:
         "refusals": pulse.refusals,
         "num_routers": pulse.num_routers,
         "loads": msgspec.to_builtins(pulse.loads),
+        "nodes": node_objects(seen),
     }
 
 
-def show_node(pulse: Pulse, classes: list[Row], as_json: bool) -> None:
+def show_node(pulse: Pulse, classes: list[Row], seen: Sequence[SeenNode], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(pulse_object(pulse, classes)))
+        print(json.dumps(pulse_object(pulse, classes, seen)))
         return
     console = Console()
     console.print(classes_table(classes))
@@ -100,12 +105,16 @@ def show_node(pulse: Pulse, classes: list[Row], as_json: bool) -> None:
     console.print(pools_table(pulse))
     for load in pulse.loads:
         if load.note:
-            console.print(f"{load.pool}: {load.note}")
+            console.print(f"{processor_of(load.pool)}: {load.note}")
     console.print(sessions_line(pulse.loads))
     if not pulse.loads:
         console.print("no pool reports")
     if pulse.num_routers == 0:
         console.print("no router reports")
+    if len(seen) > 1:
+        console.print(f"nodes: {', '.join(f'{node.name} {node.state}' for node in seen)}")
+    for line in troubles(seen):
+        console.print(line)
 
 
 def pools_table(pulse: Pulse) -> Table:
@@ -119,7 +128,9 @@ def pools_table(pulse: Pulse) -> Table:
         running = f"{load.running}/{load.capacity}"
         blocks = f"{load.free_blocks}/{load.total_blocks}"
         speed = f"{load.tokens_per_s:.1f}"
-        table.add_row(load.pool, load.worker, load.state, queued, running, blocks, speed)
+        table.add_row(
+            processor_of(load.pool), load.worker, load.state, queued, running, blocks, speed
+        )
     return table
 
 

@@ -1,4 +1,4 @@
-"""`lockstep top`: the node in a terminal, anew each second; what the dashboard shows, by Redis."""
+"""`lockstep top`: node or fleet in a terminal, anew each second: as on the dashboard, by Redis."""
 
 import json
 import time
@@ -22,22 +22,24 @@ EVERY_S = 1.0
 def top(
     once: Annotated[bool, Option("--once", help="Print it once and end.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object and end.")] = False,
+    fleet: Annotated[bool, Option("--fleet", help="All nodes on this Redis.")] = False,
     every: Annotated[float, Option(min=0.2, metavar="SECONDS", help="Between looks.")] = EVERY_S,
 ) -> None:
     """Watch the node: pools, classes, what runs and why, until Ctrl-C."""
     config = settings()
     store = Store.of(config)
     if as_json:
-        print(json.dumps(look(store, config.home), ensure_ascii=False))
+        print(json.dumps(look(store, config.home, fleet=fleet), ensure_ascii=False))
         return
     speeds = Speeds()
     if once:
-        Console().print(screen(look(store, config.home), speeds))
+        Console().print(screen(look(store, config.home, fleet=fleet), speeds, fleet=fleet))
         return
     with Live(screen=True, auto_refresh=False) as live:
         while True:
             try:
-                shown = screen(look(store, config.home), speeds, height=live.console.height)
+                now = look(store, config.home, fleet=fleet)
+                shown = screen(now, speeds, live.console.height, fleet=fleet)
             except (StoreAway, StoreSilent):
                 shown = Text("the store does not answer; looking again ...", style="red")
             live.update(shown, refresh=True)

@@ -9,7 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ingest.command.classes import classes_table
+from ingest.command.nodes import nodes_table
 from router.placement import shown_ms
+from workers.fleet.names import node_of, processor_of
 
 BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 KEPT: Final = 60  # looks
@@ -33,23 +35,36 @@ class Speeds:
         return "".join(BLOCKS[round(8 * value / most)] for value in self.seen)
 
 
-def screen(look: Look, speeds: Speeds, height: int = 40) -> RenderableType:
-    """All of it; height: lines of the terminal."""
-    speed = sum(pool["tokens_per_s"] for pool in look["pools"])
+def screen(look: Look, speeds: Speeds, height: int = 40, *, fleet: bool = False) -> RenderableType:
+    """All of it; height: lines of the terminal; fleet: its nodes in place of this node's pools."""
+    rows = look["nodes"] if fleet else look["pools"]
+    told = told_of_nodes(look) if fleet else [pools_table(look), *notes(look)]
+    speed = sum(row["tokens_per_s"] for row in rows)
     head = Text.assemble(
-        ("lockstep ", "bold"), (look["model"] or "no pool reports", "dim"), "   ",
+        ("lockstep ", "bold"), (headline(look, fleet), "dim"), "   ",
         (f"{speed:.1f}", "bold"), " tok/s  ", (speeds.line(speed), "green"),
     )  # fmt: skip
-    told = len(look["pools"]) + len(notes(look)) + len(look["classes"])
-    room = max(LEAST, height - FRAME - told)
+    room = max(LEAST, height - FRAME - len(rows) - len(told) + 1 - len(look["classes"]))
     num_failed = min(2, len(look["failed"]))
-    parts: list[RenderableType] = [head, "", pools_table(look), *notes(look)]
-    parts += ["", classes_table(look["classes"])]
+    parts: list[RenderableType] = [head, "", *told, "", classes_table(look["classes"])]
     parts += ["", jobs_table("running", look["running"][: room - num_failed], look["at_ms"])]
     if num_failed:
         parts += ["", jobs_table("failed last", look["failed"][:num_failed], look["at_ms"])]
-    parts += ["", footer(look)]
-    return Group(*parts)
+    return Group(*parts, "", footer(look))
+
+
+def headline(look: Look, fleet: bool) -> str:
+    """What is looked at, and which model it serves."""
+    told = look["nodes"] if fleet else [{"model": look["model"]}]
+    models = ", ".join(sorted({row["model"] for row in told if row["model"]}))
+    where = f"{len(told)} nodes, " if fleet else f"node {look['node']}, " if look["node"] else ""
+    return where + (models or "no pool reports")
+
+
+def told_of_nodes(look: Look) -> list[RenderableType]:
+    """A line a node, and below why one does not take part."""
+    lines = [f"{node['name']}: {node['trouble']}" for node in look["nodes"] if node["trouble"]]
+    return [nodes_table(look["nodes"]), *(one_line(line, "red") for line in lines)]
 
 
 def pools_table(look: Look) -> Table:
@@ -59,7 +74,7 @@ def pools_table(look: Look) -> Table:
     for pool in look["pools"]:
         used = pool["total_blocks"] - pool["free_blocks"]
         table.add_row(
-            Text(pool["pool"], style=f"bold {TONES.get(pool['pool'], '')}"),
+            Text(pool["processor"], style=f"bold {TONES.get(pool['processor'], '')}"),
             pool["state"],
             f"{pool['tokens_per_s']:.1f}",
             shown_ms(pool["step_ms"]) if pool["step_ms"] else "",
@@ -73,8 +88,12 @@ def pools_table(look: Look) -> Table:
 
 def notes(look: Look) -> list[Text]:
     """Why a pool is as it is, a line each, as far as the terminal is wide."""
-    said = [f"{pool['pool']}: {pool['note']}" for pool in look["pools"] if pool["note"]]
-    return [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in said]
+    said = [f"{pool['processor']}: {pool['note']}" for pool in look["pools"] if pool["note"]]
+    return [one_line(line, "dim") for line in said]
+
+
+def one_line(text: str, style: str) -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def bar(part: float, whole: float, width: int = 6) -> str:
@@ -91,13 +110,13 @@ def jobs_table(title: str, jobs: list[dict[str, Any]], now_ms: int) -> Table:
         table.add_column(head, no_wrap=True)
     table.add_column("why", no_wrap=True, overflow="ellipsis", ratio=1)
     for job in jobs:
-        plan = job.get("plan") or job.get("pool") or ""
+        plan, node = plan_and_node(job)
         first = job.get("ttft_ms")
         since = now_ms - job.get("started_ms", now_ms) if title == "running" else first
         table.add_row(
             job["full_id"],
             job.get("sla", ""),
-            Text(plan, style=TONES.get(plan.partition("+")[0], "")),
+            Text(f"{plan} {node}" if node else plan, style=TONES.get(plan.partition("+")[0], "")),
             str(job["tokens"]),
             "" if since is None else shown_ms(max(0, since)),
             job.get("error") or job.get("reason") or "",
@@ -105,6 +124,12 @@ def jobs_table(title: str, jobs: list[dict[str, Any]], now_ms: int) -> Table:
     if not jobs:
         table.add_row(Text("nothing", style="dim"))
     return table
+
+
+def plan_and_node(job: Mapping[str, Any]) -> tuple[str, str]:
+    """gpu, cpu or two of them, and where it is now; "": of a node that is alone."""
+    pool = job.get("pool") or ""
+    return job.get("plan") or processor_of(pool), node_of(pool)
 
 
 def footer(look: Look) -> Text:

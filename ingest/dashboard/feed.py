@@ -7,7 +7,7 @@ Nobody looks while nobody watches. Who reads slowly gets fewer looks, never old 
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Final
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from ingest.access.gate import needs
 from ingest.dashboard.look import look
 from ingest.desk import Desk
+from ingest.shapes import Json
 from ingest.sse import EventStream, frame, json_response
 from workers.log import logger
 
@@ -36,7 +37,12 @@ async def events(request: Request) -> Response:
 async def node(request: Request) -> Response:
     """One look."""
     desk: Desk = request.app.state.desk
-    return json_response(await run_sync(look, desk.store, desk.settings.home))
+    return json_response(await run_sync(whole_look, desk))
+
+
+def whole_look(desk: Desk) -> Json:
+    """With what runs anywhere in the fleet."""
+    return look(desk.store, desk.settings.home, fleet=True)
 
 
 class Feed:
@@ -78,7 +84,7 @@ class Feed:
 
     async def look(self) -> bytes:
         try:
-            told: Any = await run_sync(look, self.desk.store, self.desk.settings.home)
+            told = await run_sync(whole_look, self.desk)
         except (RedisError, OSError):
             return frame({"error": "the store does not answer"}, event="away")
         except Exception as error:  # of a record that somebody wrote by hand

@@ -1,21 +1,23 @@
 """One look at the node as a person wants it: what the dashboard and `lockstep top` show.
 
-Five round trips; nothing of a request's text or messages is in it.
+Eight round trips, however many nodes there are; nothing of a request's text or messages is in it.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from ingest.dashboard.nodes import in_order, node_objects
+from ingest.fleet import queues_of, seen_nodes
 from ingest.health.programs import kept_programs
 from ingest.health.pulse import Pulse, take_pulse
 from ingest.metrics.class_rows import by_plan, class_rows
 from ingest.shapes import Json
 from workers.clock import now_ms
-from workers.fleet.names import PROCESSORS, processor_of
+from workers.fleet.names import node_of, processor_of
 from workers.job_list import FIELDS, job_of
 from workers.promises import pressures
 from workers.store import Store
@@ -30,18 +32,24 @@ KV_SHOWN: Final = (
 )
 
 
-def look(store: Store, home: Path) -> Json:
+def look(store: Store, home: Path, *, fleet: bool = False) -> Json:
     """The node now. Raises redis' errors.
 
+    fleet       what runs anywhere, else on this node
+
     at_ms       Unix time
-    classes     see class_rows; pools: see pool_object; tiers: see tiers_of
+    node        its name; "": it is alone. nodes: all of the fleet (node_objects)
+    classes     see class_rows; pools: its own, see pool_object; tiers: see tiers_of
     running, ended, failed   jobs, newest first (job_object)
     placements  counts by plan and reason; refusals: by code; ended_counts: by class and status
     programs    by name: state, restarts, last_exit
     """
-    pulse = take_pulse(store)
+    pulse, seen = take_pulse(store), seen_nodes(store)
+    pools = tuple(queues_of(seen)) if fleet else store.keys.own_pools
     return {
         "at_ms": now_ms(),
+        "node": store.keys.node,
+        "nodes": node_objects(seen),
         "model": next((load.model for load in pulse.loads if load.model), ""),
         "routers": pulse.num_routers,
         "for_session": pulse.for_session,
@@ -50,24 +58,16 @@ def look(store: Store, home: Path) -> Json:
         "tiers": tiers_of(pulse),
         "placements": by_plan(pulse.placements),
         "refusals": dict(pulse.refusals),
-        **jobs_of(store),
+        **jobs_of(store, pools),
         "programs": {program.name: program.told() for program in kept_programs(home)},
     }
 
 
-def in_order(loads: Sequence[PoolLoad]) -> list[PoolLoad]:
-    """As placement prefers them; processors that only a later version knows come last."""
-    return sorted(loads, key=lambda load: (place_of(processor_of(load.pool)), load.worker))
-
-
-def place_of(processor: str) -> int:
-    return PROCESSORS.index(processor) if processor in PROCESSORS else len(PROCESSORS)
-
-
 def pool_object(load: PoolLoad, queues: Mapping[str, int]) -> Json:
-    """What a pool says of itself; queued: jobs in its queue."""
+    """What a pool says of itself; queued: jobs in its queue; processor, node: of its name."""
     told = msgspec.to_builtins(load)
     shown = {name: value for name, value in told.items() if name not in LEFT_OUT}
+    shown |= {"processor": processor_of(load.pool), "node": node_of(load.pool)}
     kv = {name: load.kv[name] for name in KV_SHOWN if name in load.kv}
     return {**shown, "kv": kv, "queued": queues.get(load.pool, 0)}
 
@@ -81,8 +81,9 @@ def tiers_of(pulse: Pulse) -> list[Json]:
     for load in in_order(pulse.loads):
         if load.total_blocks:
             used = 1 - load.free_blocks / load.total_blocks
-            tier = "VRAM" if processor_of(load.pool) == "gpu" else "RAM"
-            row = {"tier": tier, "pool": load.pool, "sessions": load.running, "used": used}
+            pool = processor_of(load.pool)
+            tier = "VRAM" if pool == "gpu" else "RAM"
+            row = {"tier": tier, "pool": pool, "sessions": load.running, "used": used}
             tiers.append({**row, "found_tokens": load.kv.get("tokens_ram", 0.0)})
     # both pools of a node tell of its one folder; a worker is called HOME-POOL-SLOT
     nodes = {load.worker.partition("-")[0]: load.kv for load in pulse.loads if load.kv}
@@ -98,12 +99,12 @@ def tiers_of(pulse: Pulse) -> list[Json]:
     return tiers
 
 
-def jobs_of(store: Store) -> Json:
-    """What runs, what ended last, what failed last."""
+def jobs_of(store: Store, pools: Iterable[str]) -> Json:
+    """What runs in these pools, what ended last, what failed last."""
     keys = store.keys
     seconds = int(time.time()) + store.result_ttl_s + 1  # later: held for a webhook
     with store.redis.pipeline(transaction=False) as pipeline:
-        for pool in keys.own_pools:
+        for pool in pools:
             pipeline.zrange(keys.wip(pool), 0, SHOWN - 1)
         pipeline.zrevrangebyscore(keys.jobs, seconds, "-inf", start=0, num=SHOWN)
         pipeline.lrange(keys.failures, 0, FAILURES - 1)

@@ -1,25 +1,21 @@
-"""/healthz, /readyz and /metrics.
+"""/healthz and /readyz.
 
 Health is measured by progress: work that waits while nothing moves is a fault.
 """
 
-import os
 import time
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from prometheus_client import CONTENT_TYPE_LATEST
 from redis.exceptions import RedisError
 
-from ingest.access.gate import needs
 from ingest.desk import Desk
 from ingest.errors import ApiError, error_object
 from ingest.health.programs import kept_programs
 from ingest.health.pulse import STALL_S, Pulse, StallWatch, take_pulse
 from ingest.sse import json_response
 from workers.fleet.instance import node_id
-from workers.log import logger
 
 routes = APIRouter()
 
@@ -86,33 +82,3 @@ def pools_of(pulse: Pulse) -> dict[str, str]:
         if pools.get(load.pool) != "ready":  # of several workers the best is told
             pools[load.pool] = f"{load.state}: {load.note}" if load.note else load.state
     return pools
-
-
-@routes.get("/metrics", dependencies=[needs("metrics")])
-async def metrics(request: Request) -> Response:
-    """The page that Prometheus reads; without the store, what this process knows itself."""
-    desk: Desk = request.app.state.desk
-    try:
-        pulse = await run_sync(take_pulse, desk.store)
-    except (RedisError, OSError):
-        pulse = None
-    try:
-        disk = await run_sync(disk_stats, desk)
-    except Exception as error:  # a sick disk is no reason to say nothing of the rest
-        logger("api").warning("no metrics of sessions", error=str(error))
-        disk = {}
-    desk.metrics.programs.programs = await run_sync(kept_programs, desk.settings.home)
-    page = desk.metrics.page(pulse, len(desk.reader.listeners), disk)
-    return Response(page, media_type=CONTENT_TYPE_LATEST)
-
-
-def disk_stats(desk: Desk) -> dict[str, float]:
-    """Of this node's sessions, by the names of metrics/kv.py's DISK; empty while there are none.
-
-    Reads files: not in the event loop. Raises what files raise.
-    """
-    if not (desk.settings.home / "kv").is_dir():
-        return {}
-    tier = desk.tier()
-    disk = os.statvfs(tier.root)
-    return {**tier.stats(), "free_bytes": float(disk.f_bavail * disk.f_frsize)}

@@ -1,6 +1,6 @@
 """What /metrics says of KV: what was not computed again, and where it came from.
 
-    lockstep_kv_...{pool, worker}        of each pool, since it began: PoolLoad.kv
+    lockstep_kv_...{pool, worker, node}  of each pool, since it began: PoolLoad.kv
     lockstep_kv_disk_...                 of this node's folder of sessions, as it is now
 
 A tier is where KV was found: ram (a pool's own memory), cache (files in the page cache), disk.
@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ingest.metrics.pools import NODE, POOL, labels_of, tail
 from workers.wire import PoolLoad
 
 
@@ -83,14 +84,14 @@ DISK: Final[Mapping[str, str]] = {
     "quota_bytes": "bytes that they may take; 0: without a limit",
     "free_bytes": "bytes free on that disk",
 }
-LABELS: Final = ("pool", "worker")
 NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class KvMetrics(Collector):
-    """Set loads and disk, then let it be collected."""
+    """Set loads and disk, then let it be collected.   node: whose disk it is"""
 
-    def __init__(self) -> None:
+    def __init__(self, node: str = "") -> None:
+        self.node = node
         self.loads: Sequence[PoolLoad] = ()
         self.disk: Mapping[str, float] = {}
 
@@ -102,14 +103,16 @@ class KvMetrics(Collector):
                     told = NAMES.get(name, Told(name, "as the pool says", False))
                     family = families.setdefault(told.metric, family_of(told))
                     tier = (told.tier,) if told.tier else ()
-                    family.add_metric((load.pool, load.worker, *tier), value)
+                    family.add_metric(labels_of(load, *tier), value)
         yield from families.values()
         for name, help_ in DISK.items():
             if name in self.disk:
-                yield GaugeMetricFamily(f"lockstep_kv_disk_{name}", help_, value=self.disk[name])
+                disk = GaugeMetricFamily(f"lockstep_kv_disk_{name}", help_, labels=(NODE,))
+                disk.add_metric(tail(self.node), self.disk[name])
+                yield disk
 
 
 def family_of(told: Told) -> CounterMetricFamily | GaugeMetricFamily:
-    labels = (*LABELS, "tier") if told.tier else LABELS
+    labels = (*POOL, "tier", NODE) if told.tier else (*POOL, NODE)
     kind = CounterMetricFamily if told.is_counter else GaugeMetricFamily
     return kind(f"lockstep_kv_{told.metric}", told.help, labels=labels)

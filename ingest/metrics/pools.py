@@ -9,10 +9,12 @@ from typing import Final
 from prometheus_client.metrics_core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from workers.fleet.names import node_of, processor_of
 from workers.histograms import OF_CLASS, OF_POOL, Shape, split_told
 from workers.wire import PoolLoad
 
 POOL: Final = ("pool", "worker")
+NODE: Final = "node"  # the last label of all; a node that is alone goes without
 GAUGES: Final[Mapping[str, str]] = {
     "pool_ready": "1 when ready",
     "pool_failed": "1 when its GPU failed",
@@ -29,33 +31,36 @@ TIER_OF: Final = {"gpu": "vram", "cpu": "ram"}
 
 
 class PoolMetrics(Collector):
-    """Set loads and disk, then let it be collected. disk: as kv.KvMetrics."""
+    """Set loads and disk, then let it be collected. node, disk: as kv.KvMetrics."""
 
-    def __init__(self) -> None:
+    def __init__(self, node: str = "") -> None:
+        self.node = node
         self.loads: Sequence[PoolLoad] = ()
         self.disk: Mapping[str, float] = {}
 
     def collect(self) -> Iterator[Metric]:
         for name, says in GAUGES.items():
-            family = GaugeMetricFamily(f"lockstep_{name}", says, labels=POOL)
+            family = GaugeMetricFamily(f"lockstep_{name}", says, labels=(*POOL, NODE))
             for load in self.loads:
-                family.add_metric((load.pool, load.worker), gauges_of(load)[name])
+                family.add_metric(labels_of(load), gauges_of(load)[name])
             yield family
         yield self._usage()
         for quantity, shape in OF_CLASS.items():
-            yield self._histograms(quantity, shape, (*POOL, "sla"))
+            yield self._histograms(quantity, shape, (*POOL, "sla", NODE))
         for quantity, shape in OF_POOL.items():
-            yield self._histograms(quantity, shape, POOL)
+            yield self._histograms(quantity, shape, (*POOL, NODE))
 
     def _usage(self) -> GaugeMetricFamily:
         says = "share of the memory of KV that is in use, by tier: vram, ram, disk"
-        family = GaugeMetricFamily("lockstep_kv_usage_ratio", says, labels=(*POOL, "tier"))
+        family = GaugeMetricFamily("lockstep_kv_usage_ratio", says, labels=(*POOL, "tier", NODE))
         for load in self.loads:
             if load.total_blocks:
                 used = 1 - load.free_blocks / load.total_blocks
-                family.add_metric((load.pool, load.worker, TIER_OF.get(load.pool, "ram")), used)
+                tier = TIER_OF.get(processor_of(load.pool), "ram")
+                family.add_metric(labels_of(load, tier), used)
         if quota := self.disk.get("quota_bytes"):
-            family.add_metric(("", "", "disk"), self.disk.get("bytes", 0.0) / quota)
+            used = self.disk.get("bytes", 0.0) / quota
+            family.add_metric(("", "", "disk", *tail(self.node)), used)
         return family
 
     def _histograms(
@@ -66,9 +71,19 @@ class PoolMetrics(Collector):
             for name, told in load.histograms.items():
                 found, sla = split_told(name)
                 if found == quantity and len(told) == len(shape.bounds) + 2:
-                    which = (load.pool, load.worker, *([sla] if sla else []))
+                    which = labels_of(load, *([sla] if sla else []))
                     family.add_metric(which, buckets(shape, told), told[-1])
         return family
+
+
+def labels_of(load: PoolLoad, *more: str) -> tuple[str, ...]:
+    """Values of POOL, of more labels, and of NODE."""
+    return processor_of(load.pool), load.worker, *more, *tail(node_of(load.pool))
+
+
+def tail(node: str) -> tuple[str, ...]:
+    """The value of NODE; none of a node that is alone."""
+    return (node,) if node else ()
 
 
 def gauges_of(load: PoolLoad) -> dict[str, float]:

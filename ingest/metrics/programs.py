@@ -7,14 +7,16 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from ingest.health.programs import Program
+from ingest.metrics.pools import NODE, tail
 
-PROGRAM: Final = ["program"]
+PROGRAM: Final = ["program", NODE]
 
 
 class ProgramMetrics(Collector):
-    """programs: as they were when /metrics was asked for."""
+    """programs: as they were when /metrics was asked for.   node: whose they are"""
 
-    def __init__(self) -> None:
+    def __init__(self, node: str = "") -> None:
+        self.node = node
         self.programs: Sequence[Program] = ()
 
     def collect(self) -> Iterator[Metric]:
@@ -29,10 +31,11 @@ class ProgramMetrics(Collector):
             "lockstep_program_next_start_timestamp_seconds", "while it waits", labels=PROGRAM
         )
         for program in self.programs:
-            up.add_metric([program.name], program.state == "running")
-            restarts.add_metric([program.name], program.restarts)
+            which = [program.name, *tail(self.node)]
+            up.add_metric(which, program.state == "running")
+            restarts.add_metric(which, program.restarts)
             if program.last_exit is not None:
-                code.add_metric([program.name], program.last_exit.code)
+                code.add_metric(which, program.last_exit.code)
             if program.next_start_ms is not None:
-                at.add_metric([program.name], program.next_start_ms / 1000)
+                at.add_metric(which, program.next_start_ms / 1000)
         yield from (up, restarts, code, at)

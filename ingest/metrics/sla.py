@@ -3,25 +3,28 @@
 All of it is read from the store at each scrape: whichever door, router or pool counted it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ingest.health.pulse import Pulse
+from ingest.metrics.pools import NODE, POOL, labels_of
 from workers.sla import SlaTable
+from workers.wire import PoolLoad
 
 KEPT: Final = "kept"
 TOKENS: Final = "tokens"  # counted beside the promises: output of those that were kept
 
 
 class SlaMetrics(Collector):
-    """pulse: the last look; None: the store is away, and nothing is said."""
+    """pulse: the last look; None: the store is away, and nothing is said. loads: of all pools."""
 
     def __init__(self, table: SlaTable) -> None:
         self.table = table
         self.pulse: Pulse | None = None
+        self.loads: Sequence[PoolLoad] = ()
 
     def collect(self) -> Iterator[Metric]:
         if self.pulse is None:
@@ -34,7 +37,7 @@ class SlaMetrics(Collector):
             self.pulse.refusals,
         )
         yield self._placements(self.pulse.placements)
-        yield from self._predictions(self.pulse)
+        yield self._predictions()
 
     def _placements(self, counts: Mapping[tuple[str, str], int]) -> Metric:
         family = CounterMetricFamily(
@@ -76,16 +79,16 @@ class SlaMetrics(Collector):
         yield share
         yield target
 
-    def _predictions(self, pulse: Pulse) -> Iterator[Metric]:
+    def _predictions(self) -> Metric:
         error = GaugeMetricFamily(
             "lockstep_cost_error",
             "mean relative error of predicted step times, lately",
-            labels=["pool", "worker"],
+            labels=(*POOL, NODE),
         )
-        for load in pulse.loads:
+        for load in self.loads:
             if load.cost is not None:
-                error.add_metric([load.pool, load.worker], load.cost.error)
-        yield error
+                error.add_metric(labels_of(load), load.cost.error)
+        return error
 
 
 def attainment(sla: str, counts: Mapping[tuple[str, str], int]) -> float | None:

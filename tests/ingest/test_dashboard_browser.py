@@ -9,7 +9,10 @@ import shutil
 import pytest
 
 from ingest.access.keys import Key, add_key
+from tests.ingest.conftest import running
+from tests.ingest.named_nodes import IDENTITY, NamedNode
 from tests.ingest.stub_node import Play
+from workers.settings import Settings
 
 CHROMIUM = os.environ.get("LOCKSTEP_CHROMIUM") or shutil.which("chromium")
 api = pytest.importorskip("playwright.sync_api", reason="pip install '.[browser]'")
@@ -120,6 +123,45 @@ def test_where_a_key_is_needed_it_is_asked_for(door, node, open_page):
     page.locator("#key-input").fill(secret)
     page.keyboard.press("Enter")
     page.locator("#state[data-state=live]").wait_for()
+
+
+@pytest.fixture
+def named_door(tiny_home, redis_url, free_port):
+    """A door of node a, in whose fleet b has other weights."""
+    a, b = NamedNode(redis_url, "a"), NamedNode(redis_url, "b")
+    a.report(running=1, tokens_per_s=10.0)
+    b.report(running=3, tokens_per_s=20.0)
+    a.say(speed=1.0)
+    b.say(identity=IDENTITY.replace("0123", "ffff"))
+    settings = Settings(
+        home=tiny_home, redis_url=redis_url, model="tiny", port=free_port(), node="a"
+    )
+    with running(settings) as door:
+        yield door
+
+
+def test_all_nodes_of_a_fleet_are_shown_and_why_one_takes_no_part(named_door, browser):
+    context = browser.new_context(viewport={"width": 375, "height": 900})
+    page = context.new_page()
+    page.goto(f"{named_door.base}/")
+    nodes = page.locator("#nodes tbody tr")
+    api.expect(nodes).to_have_count(3, timeout=WAIT_MS)
+    api.expect(nodes.nth(0)).to_contain_text("a (this one)")
+    api.expect(nodes.nth(1)).to_contain_text("refused")
+    api.expect(nodes.nth(2)).to_contain_text("ffff456789abcdef")
+    api.expect(page.locator("#speed")).to_have_text("30.0")
+    api.expect(page.locator("#pools-title")).to_have_text("Pools of a")
+    assert page.locator("#pools article").count() == 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    context.close()
+
+
+def test_a_node_that_is_alone_has_no_list_of_nodes(door, node, open_page):
+    node.report()
+    page = open_page()
+    page.locator("#pools article").wait_for()
+    assert page.locator("#nodes-section").is_hidden()
+    api.expect(page.locator("#pools-title")).to_have_text("Pools")
 
 
 def test_colors_follow_the_system_and_a_switch(door, node, open_page):

@@ -2,6 +2,7 @@
 
 import { follow, key } from "./events.js";
 import { JobList } from "./jobs.js";
+import { showNodes } from "./nodes.js";
 import { openJob, startPanel } from "./panel.js";
 import { showClasses, showPlaces, showPools, showPrograms, showTiers, showTiles } from "./pools.js";
 import { $ } from "./shown.js";
@@ -21,6 +22,7 @@ const lists = {
 function show(look) {
   classes = look.classes.map((row) => row.sla);
   $("model").textContent = look.model;
+  showNodes(look);
   showPools(look);
   showTiles(look);
   showClasses(look);

@@ -50,9 +50,11 @@ export class JobList {
 function tell(row, job, now) {
   row.job = job;
   const [id, num, why] = row.firstElementChild.children;
-  const plan = job.plan ?? job.pool;
+  const [processor, node] = (job.pool ?? "").split("@");
+  const plan = job.plan ?? processor;
   const tags = [h("span", { class: "tag" }, job.sla ?? "?")];
   if (plan) tags.push(h("span", { class: `tag ${plan.split("+")[0]}` }, plan.replace("+", " → ")));
+  if (node) tags.push(h("span", { class: "tag" }, node));
   if (job.status !== "running" && job.status !== "finished") tags.push(h("span", { class: "tag" }, job.status));
   id.replaceChildren(job.full_id, ...tags);
   const isRunning = job.status === "running" && job.started_ms;

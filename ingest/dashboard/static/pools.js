@@ -7,8 +7,8 @@ const speeds = new History();
 const steps = new Map(); // worker -> History of its steps' ms
 
 export function showPools(look) {
-  const byPool = {};
-  for (const pool of look.pools) byPool[pool.pool] = (byPool[pool.pool] ?? 0) + pool.tokens_per_s;
+  const byPool = {}; // of all nodes
+  for (const pool of everyPool(look)) byPool[pool.processor] = (byPool[pool.processor] ?? 0) + pool.tokens_per_s;
   speeds.add(byPool);
   draw($("speed-chart"), speeds, { unit: "tok/s" });
   const total = Object.values(byPool).reduce((sum, one) => sum + one, 0);
@@ -20,12 +20,14 @@ export function showPools(look) {
   if (!look.pools.length) $("pools").append(h("p", { class: "empty" }, "No pool reports."));
 }
 
+const everyPool = (look) => look.nodes.flatMap((node) => node.pools);
+
 function poolCard(pool) {
   const line = steps.get(pool.worker) ?? new History();
   steps.set(pool.worker, line);
-  line.add({ [pool.pool]: pool.running ? pool.step_ms : 0 });
-  const card = h("article", { class: `card pool ${pool.pool}`, "aria-label": `pool ${pool.pool}` },
-    h("header", {}, h("h3", {}, pool.pool), h("span", { class: "worker" }, pool.worker), badge(pool.state)));
+  line.add({ [pool.processor]: pool.running ? pool.step_ms : 0 });
+  const card = h("article", { class: `card pool ${pool.processor}`, "aria-label": `pool ${pool.pool}` },
+    h("header", {}, h("h3", {}, pool.processor), h("span", { class: "worker" }, pool.worker), badge(pool.state)));
   if (pool.note) card.append(h("p", { class: "note" }, pool.note));
   if (!pool.total_blocks) return card;
   const used = pool.total_blocks - pool.free_blocks;
@@ -43,8 +45,8 @@ function poolCard(pool) {
       ["queued", count(pool.queued)],
       ["cost error", pool.cost ? percent(pool.cost.error) : "–"],
     ])),
-    meter("places", pool.running / Math.max(1, pool.capacity), `${pool.running} of ${pool.capacity}`, pool.pool),
-    meter("KV blocks", used / pool.total_blocks, `${count(used)} of ${count(pool.total_blocks)}`, pool.pool),
+    meter("places", pool.running / Math.max(1, pool.capacity), `${pool.running} of ${pool.capacity}`, pool.processor),
+    meter("KV blocks", used / pool.total_blocks, `${count(used)} of ${count(pool.total_blocks)}`, pool.processor),
     chart,
   );
   return card;
@@ -52,9 +54,9 @@ function poolCard(pool) {
 
 export function showTiles(look) {
   const waiting = look.classes.reduce((sum, row) => sum + row.waiting, 0)
-    + look.pools.reduce((sum, pool) => sum + pool.queued, 0);
-  const running = look.pools.reduce((sum, pool) => sum + pool.running, 0);
-  const places = look.pools.reduce((sum, pool) => sum + pool.capacity, 0);
+    + look.nodes.reduce((sum, node) => sum + node.queued, 0);
+  const running = look.nodes.reduce((sum, node) => sum + node.running, 0);
+  const places = look.nodes.reduce((sum, node) => sum + node.capacity, 0);
   const disk = look.tiers.find((tier) => tier.tier === "NVMe");
   const kept = look.classes.filter((row) => row.attainment != null);
   const least = Math.min(...kept.map((row) => row.attainment - row.target), 0);

@@ -65,7 +65,7 @@ def test_a_line_of_80_holds_each_pool_and_the_reason_stands_below(capsys):
     note = "no NVIDIA driver: libcuda.so.1 is missing"
     gpu = PoolLoad(pool="gpu", worker="a-machine-absent", state="absent", note=note)
     pulse = Pulse(dict.fromkeys(SlaTable().names, 0), {"gpu": 0}, [gpu], 1)
-    show_node(pulse, class_rows(pulse, SlaTable(), {}), as_json=False)
+    show_node(pulse, class_rows(pulse, SlaTable(), {}), [], as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert f"gpu: {note}" in lines
     [row] = [line for line in lines if "a-machine-absent" in line]
