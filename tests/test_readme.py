@@ -81,3 +81,15 @@ def test_settings_that_are_shown_are_taken():
     assert blocks
     for block in blocks:
         Settings(**tomllib.loads(block))
+
+
+def test_the_nodes_of_the_page_about_fleets_are_of_one_fleet(monkeypatch, tmp_path):
+    """Two blocks of settings, which a node reads, and which differ in the name alone."""
+    page = (ROOT / "docs/fleet.md").read_text()
+    blocks = re.findall(r"```ini\n(.*?)```", page, re.DOTALL)
+    told = [dict(re.findall(r"(?m)^LOCKSTEP_(\w+)=(.+)$", block)) for block in blocks]
+    monkeypatch.chdir(tmp_path)
+    read = [Settings(**{name.lower(): value for name, value in one.items()}) for one in told]
+    assert [one.node for one in read] == ["a", "b"]
+    assert read[0].model_dump(exclude={"node"}) == read[1].model_dump(exclude={"node"})
+    assert {"REDIS_URL", "WEBHOOK_SECRET", "MODEL"} <= told[0].keys()
