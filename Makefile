@@ -184,7 +184,7 @@ $(S3)/installed: pyproject.toml
 
 test-objects: build-dev $(S3)/installed
 	$(call suite,pytest objects,LOCKSTEP_MOTO=$(abspath $(S3))/bin/python $(BIN)/python -m pytest \
-	  tests/kv_tier/remote)
+	  tests/kv_tier/remote tests/workers/session/test_elsewhere.py)
 
 # Built for this machine, but for AMX: as gcc 12 compiles it, llama.cpp dies at its first AMX instruction.
 bench-peers: build

@@ -1,11 +1,6 @@
 """The same over HTTP, with a server that speaks S3: moto's, in an environment of its own."""
 
-import os
-import subprocess
 import time
-import urllib.request
-from contextlib import suppress
-from urllib.error import URLError
 
 import pytest
 
@@ -13,36 +8,24 @@ from kv_tier.remote.bucket import Bucket, IsThere, NotThere, StoreError
 from kv_tier.remote.pull import newest, pull
 from kv_tier.remote.push import push
 from kv_tier.remote.sweep import forget, sweep
+from tests.kv_tier.remote import s3_server
 from tests.kv_tier.remote.homes import SIZES, TENANT, Home, as_pulled, replace_byte
 
-PYTHON = os.environ.get("LOCKSTEP_MOTO")  # one that has moto
-pytestmark = pytest.mark.skipif(not PYTHON, reason="make test-objects brings the server")
+pytestmark = pytest.mark.skipif(not s3_server.PYTHON, reason="make test-objects brings the server")
 LOG = range(100, 800)
 
 
 @pytest.fixture(scope="module")
-def server(free_port):
-    port = free_port()
-    command = [PYTHON, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with suppress(URLError, ConnectionError):
-            urllib.request.urlopen(urllib.request.Request(f"{url}/lockstep", method="PUT"))
-            break
-        time.sleep(0.1)
-    yield url
-    process.kill()
-    process.wait()
+def environment(free_port):
+    with s3_server.running(free_port()) as told:
+        yield told
 
 
 @pytest.fixture
-def bucket(server, monkeypatch, request):
-    told = {"ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s", "REGION": "us-east-1"}
-    for name, value in (told | {"ENDPOINT": server, "ALLOW_HTTP": "true"}).items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-    return Bucket(f"s3://lockstep/a fleet/{request.node.name}")
+def bucket(environment, monkeypatch, request):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    return Bucket(f"s3://{s3_server.BUCKET}/a fleet/{request.node.name}")
 
 
 def test_one_object(bucket):

@@ -10,6 +10,7 @@ import pytest
 from ingest.command.main import run
 from kv_tier.remote.bucket import Bucket
 from kv_tier.remote.places import version_in
+from tests.kv_tier.remote import s3_server
 from tests.workers.queue.conftest import stop_all
 from tests.workers.session.conftest import LONG, Pools
 from workers.settings import settings
@@ -22,6 +23,8 @@ class Fleet:
 
     def __init__(self, redis_url, folder, tiny_home, model):
         self.url = f"file://{folder}/shared"
+        if s3_server.PYTHON:
+            self.url = f"s3://{s3_server.BUCKET}/{folder.name}"
         self.a, self.b = (self.home(redis_url, folder / name, tiny_home, model) for name in "ab")
 
     def home(self, redis_url, home, tiny_home, model):
@@ -52,8 +55,20 @@ class Fleet:
         pools.node.until(is_sent, 60)
 
 
+@pytest.fixture(scope="module")
+def environment(free_port):
+    """What finds the object store: a folder, or with make test-objects a server that speaks S3."""
+    if not s3_server.PYTHON:
+        yield {}
+    else:
+        with s3_server.running(free_port()) as told:
+            yield told
+
+
 @pytest.fixture
-def fleet(redis_url, tmp_path, tiny_home, model):
+def fleet(redis_url, tmp_path, tiny_home, model, environment, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     fleet = Fleet(redis_url, tmp_path, tiny_home, model)
     yield fleet
     stop_all(fleet.a.started + fleet.b.started)
