@@ -43,6 +43,7 @@ AS_IT_IS_RUN: Final[Mapping[str, str]] = {
     "lockstep enqueue 'text' --chat --wait": "lockstep enqueue text --chat --wait --max-tokens 2",
     "lockstep key add": "lockstep key add docs && lockstep key remove docs",
     "lockstep top": "lockstep top --once",
+    "lockstep top --fleet": "lockstep top --fleet --once",
     "lockstep dead": "lockstep dead list",
 }
 ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {  # the test's file, and what it says there
@@ -51,7 +52,16 @@ ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {  # the test's file, and what
     "lockstep bench serve": ("tests/ingest/command/test_bench_serve.py", '"bench", "serve"'),
     "lockstep bench serve --rate 5 --seconds 60 --mix realtime=0.2,standard=0.5,batch=0.3"
     " --report load.html": ("tests/ingest/command/test_bench_serve.py", '"--report"'),
+    "lockstep nodes --forget NAME": ("tests/ingest/test_fleet.py", '"nodes", "--forget", "b"'),
     "lockstep doctor": ("tests/node/test_doctor.py", '"doctor"'),
+    "lockstep session push --all": (
+        "tests/workers/session/test_elsewhere.py",
+        '"session", "push", "--all"',
+    ),
+    "lockstep session pull ID": (
+        "tests/workers/session/test_elsewhere.py",
+        '"session", "pull", "s"',
+    ),
     "lockstep plan": ("tests/ingest/command/test_plan.py", '"plan", *QUICK'),
     "lockstep restart gpu cpu": ("tests/node/test_restart.py", '"restart", "gpu", "cpu"'),
     "make bench-gpu REHEARSE=1": ("tests/ingest/command/test_bench_gpu.py", "rehearse(out, PARTS"),
@@ -86,6 +96,7 @@ NOT_RUN: Final[Mapping[str, str]] = {  # what a command begins with
     "make chaos": "takes minutes; tests/chaos/README.md tells of its runs",
     "make fuzz": "takes minutes; tests/security/README.md tells of its runs",
     "make fuzz-api": "takes minutes; tests/security/README.md tells of its runs",
+    "make test-objects": FETCHES,
     "make audit": "asks a service on the network",
     "redis-cli --cluster create": "needs nine servers; tests/fleet/ha/servers.py makes Clusters",
     "sudo": "needs root",
