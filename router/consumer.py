@@ -117,6 +117,17 @@ class Consumer:
         self.redis.xack(key, GROUP, entry.entry_id)
         self.redis.xdel(key, entry.entry_id)
 
+    def oldest_s(self, sla: str) -> float:
+        """Since the oldest message came that no router has read; 0.0: there is none."""
+        key = self.store.keys.requests(sla)
+        groups = self.redis.xinfo_groups(key)
+        read = next(g["last-delivered-id"] for g in groups if g["name"] == GROUP.encode())
+        unread = cast(list[Any], self.redis.xrange(key, min=f"({read.decode()}", count=1))
+        if not unread:
+            return 0.0
+        seconds, micros = self.redis.time()
+        return seconds + micros / 1e6 - int(unread[0][0].partition(b"-")[0]) / 1000
+
     def take(self, classes: Sequence[str]) -> list[Entry]:
         """One message of each of these classes; waits RING_BLOCK_S at most until there is one.
 

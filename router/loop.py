@@ -21,9 +21,11 @@ from router.homing import Homes
 from router.membership import Membership
 from router.overload import Overload
 from router.placing import Held, Placer
+from router.pressure import of_share
 from router.reading import room_of
 from router.replanning import Replanner
 from router.sight import Sight
+from router.suiting import Suits
 from router.taking import Taker
 from workers.address import Networks
 from workers.clock import now_ms
@@ -74,6 +76,7 @@ class Router:
         self.sight, self.homes = Sight(store, text.name), Homes(store, text.name, table)
         self.adopter = Adopter(store, self.sight, table, self.fleet)
         self.overload = Overload(store, table, allow, max_queue)
+        self.suits = Suits(table, self.overload.next_one, self.consumer.oldest_s)
         self.replanner = Replanner(store, self.sight, table, name)
         self.placer = Placer(
             store,
@@ -146,10 +149,16 @@ class Router:
         return pause_s
 
     def room(self, waiting: Mapping[str, int]) -> dict[str, int]:
-        """How many of each class to read: what waits, as far as a pool's queue has room for it."""
-        if self.fleet.refused:
-            return dict.fromkeys(waiting, 0)
-        return room_of(waiting, self.placer.by_class(), self.sight.views(), self.table)
+        """How many of each class to read: what waits, as far as a pool's queue has room for it.
+
+        Of a fleet's streams it takes its share at a time: the others are at it, too.
+        """
+        views = self.sight.views()
+        if self.store.keys.node:
+            suit = () if self.fleet.refused else self.suits.all(views, waiting)
+            mine = of_share(waiting, self.fleet.share)
+            waiting = {sla: mine[sla] if sla in suit else 0 for sla in waiting}
+        return room_of(waiting, self.placer.by_class(), views, self.table)
 
     def read(self, sla: str, count: int) -> list[Entry]:
         return [] if self.stop_asked() else self.consumer.read(sla, count)
@@ -177,7 +186,10 @@ class Router:
         """Until some come, a second at most. In a fleet one router gets each, if it has room."""
         if not self.store.keys.node:
             return self.consumer.ring()
-        room = self.room(dict.fromkeys(self.table.names, len(self.held) + 1))
+        views, held = self.sight.views(), self.placer.by_class()
+        suit = () if self.fleet.refused else self.suits.quick(views)
+        one_more = {sla: held.get(sla, 0) + 1 for sla in suit}
+        room = room_of(one_more, held, views, self.table)
         classes = [sla for sla, count in room.items() if count]
         if not classes:
             return time.sleep(FULL_PAUSE_S)

@@ -20,6 +20,7 @@ from workers.store import Store
 from workers.text.text_model import TextModel
 
 SAY_EVERY_S: Final = 1.0
+UNKNOWN: Final = 1e-3  # requests a second of a pool that has not said what its steps cost
 TYPICAL: Final = Wanted("", "standard", 0, 256, 256)  # by which nodes are compared
 
 log = logger("router")
@@ -60,9 +61,10 @@ class Membership:
 
 
 def speed_of(views: Sequence[PoolView]) -> float:
-    """Typical requests that the ready pools end in a second, as far as they say what steps cost."""
-    known = [view for view in views if view.is_ready and view.cost is not None]
-    return sum(1000 / max(burden_ms(TYPICAL, view), 1e-3) for view in known)
+    """Typical requests that the ready pools end in a second; of those that say what steps cost."""
+    ready = [view for view in views if view.is_ready]
+    known = [1000 / max(burden_ms(TYPICAL, view), 1e-3) for view in ready if view.cost is not None]
+    return sum(known) or UNKNOWN * len(ready)
 
 
 def membership(config: Settings, store: Store, text: TextModel) -> Membership:

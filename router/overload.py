@@ -52,7 +52,7 @@ class Overload:
         """Once a second. waiting: in each stream; share: of it, what is this node's to do."""
         pressures = {
             sla.name: shared_pressure(
-                self._next_one(sla.name, now_ms),
+                self.next_one(sla.name, now_ms),
                 views,
                 self.table,
                 now_ms,
@@ -67,7 +67,8 @@ class Overload:
             if pressure.waiting > pressure.most:
                 self.shed(name, pressure)
 
-    def _next_one(self, sla: str, now_ms: int) -> Wanted:
+    def next_one(self, sla: str, now_ms: int) -> Wanted:
+        """A request of a class that would come now, like the last ones."""
         prompt, output = self.typical[sla]
         return Wanted("", sla, now_ms, max(1, round(prompt)), max(1, round(output)))
 

@@ -9,7 +9,7 @@ why it does nothing else. A mixed answer cannot come of it.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -65,8 +65,15 @@ class Presence:
     gone     nodes that were not heard for lease_s
     """
 
-    def __init__(self, store: StoreClient, identity: str, told: NodeReport) -> None:
-        self.store, self.identity, self.told = store, identity, told
+    def __init__(
+        self,
+        store: StoreClient,
+        identity: str,
+        told: NodeReport,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.store, self.identity, self.told, self.clock = store, identity, told, clock
         self.refused, self.share = "", 1.0
         self.gone: tuple[str, ...] = ()
 
@@ -89,7 +96,7 @@ class Presence:
     def wrong_clock(self) -> str:
         """Why its clock keeps it from taking part; "": it does not."""
         seconds, micros = self.store.redis.time()
-        ahead_ms = round(1000 * time.time() - 1000 * seconds - micros / 1000)
+        ahead_ms = round(1000 * self.clock() - 1000 * seconds - micros / 1000)
         self.told = msgspec.structs.replace(self.told, clock_ms=ahead_ms)
         if abs(ahead_ms) <= CLOCK_MOST_MS:
             return ""
@@ -114,7 +121,7 @@ def refusal(why: str, other: str, node: str, identity: str) -> str:
 
 def difference(ours: str, theirs: str) -> str:
     """What differs first, of model:weights:texts:arithmetic."""
-    names = ("model", "weights", "tokenizer or template", "arithmetic version")
+    names = ("model", "digest of weights", "tokenizer or template", "arithmetic version")
     pairs = zip(names, ours.split(":"), theirs.split(":"), strict=False)
     name, mine, its = next((p for p in pairs if p[1] != p[2]), ("identity", ours, theirs))
     return f"its {name} is {mine}, the fleet's is {its}"
