@@ -22,7 +22,7 @@ install = set -o pipefail; $(BIN)/python -m pip --disable-pip-version-check inst
 suite = @echo "== $(1)"; begin=$$(date +%s); $(2) || exit 1; echo "== $(1): $$(( $$(date +%s) - begin )) s"
 
 .PHONY: help build build-dev start test test-lint test-compiled test-pure test-slow \
-        test-clients test-objects test-fleet chaos fuzz fuzz-api audit gpu-report gpu-kit test-gpu bench-gpu bench bench-27b bench-kv bench-peers tidy clean
+        test-clients test-objects test-fleet chaos fuzz fuzz-api audit gpu-report gpu-kit test-gpu bench-gpu bench bench-27b bench-kv fleet-sim bench-peers tidy clean
 
 help:
 	@echo "make start        build what is missing, then run the node; Ctrl-C stops it"
@@ -43,6 +43,7 @@ help:
 	@echo "make bench-gpu    what the GPU reaches, in 6 minutes (REHEARSE=1: tiny, on an emulated one)"
 	@echo "make gpu-kit      all that the two need on a machine without network, in the folder gpu-kit"
 	@echo "make gpu-report   registers and spills of the CUDA kernels, for each GPU (needs nvcc)"
+	@echo "make fleet-sim    100 nodes simulated; Redis operations of 1 to 100 routers, counted"
 	@echo "make bench-kv     sessions: resuming beside computing again, writing, forking, keeping"
 	@echo "make bench-peers  install what make bench compares with (builds it: minutes)"
 	@echo "make tidy         format, lint, type check"
@@ -226,6 +227,10 @@ bench-27b: build
 	  || $(BIN)/lockstep model synth --like qwen3.5-27b --pack
 	@$(BIN)/lockstep bench cpu --model synth-qwen3.5-27b --no-peer --case prefill,decode \
 	  --sessions 1,4,10 --context 64 --prompt-tokens 64 --threads $$(nproc) --steps 2 --rounds 3
+
+# Minutes; FLEET.md tells what came out.
+fleet-sim: build-dev
+	@$(BIN)/python tests/bench/bench_fleet.py --plot tests/bench/fleet.png
 
 bench-kv: build
 	@$(BIN)/lockstep bench kv

@@ -23,6 +23,7 @@ class Job:
     known      tokens that were known when it came: of its conversation, in files
     computed   tokens whose KV exists: in the pool that has it, or in files when it is in none
     in_files   of those, how many are in files, too
+    read_ms, claimed_ms  when a router first read it (in a fleet), when a pool first claimed it
     computed_in_all  tokens that steps have computed for it: what is over prompt + output was twice
     """
 
@@ -37,6 +38,8 @@ class Job:
     computed: int = 0
     in_files: int = 0
     computed_in_all: int = 0
+    read_ms: float | None = None
+    claimed_ms: float | None = None
     first_ms: float | None = None
     end_ms: float | None = None
     moved_ms: float = 0.0

@@ -252,8 +252,7 @@ class Node:
             placed = [self._placed(job) for job in self.jobs.values() if job.then is not None]
             self._views = tuple(
                 seen(view, len(self.pools[view.name].claimed), placed, self._facts())
-                for view in views_of(self._loads, queues, "")
-                if view.name in self.pools
+                for view in views_of(self._loads, queues, "", pools=tuple(self.pools))
             )
         return self._views
 

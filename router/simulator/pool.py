@@ -76,6 +76,8 @@ class SimPool:
     def take(self, job: Job) -> None:
         """It claims the job; what is known of it comes into memory before it can run."""
         job.state, job.pool = CLAIMED, self.name
+        if job.claimed_ms is None:
+            job.claimed_ms = self.clock.now_ms
         self.claimed[job.id] = job
         self.taken[job.sla] += 1
         self.clock.at(self._restored_at(job), partial(self.engine.post, partial(self._add, job)))

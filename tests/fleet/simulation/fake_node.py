@@ -9,8 +9,10 @@ from redis.exceptions import RedisError
 
 from router.__main__ import Stopped, run
 from router.loop import Router
+from router.membership import Membership
 from tests.fleet.simulation.fake_pool import FakePool
 from workers.cost import CostModel
+from workers.fleet.presence import NodeReport, Presence
 from workers.model.gguf_file import GgufFile
 from workers.store import Store
 from workers.text.text_model import CARD, TOKENIZER, TextModel
@@ -54,12 +56,15 @@ class FakeNode:
     def __init__(self, url: str, name: str, text: TextModel, *, cost: CostModel = COST) -> None:
         keys = Keys(PREFIX, node=name)
         self.stop_asked = Stop()
+        store = Store(url, keys, lease_s=LEASE_S)
+        told = NodeReport(node=name, instance=name, model=text.name)
         self.router = Router(
-            Store(url, keys, lease_s=LEASE_S),
+            store,
             f"router-{name}",
             text,
             (),
             stop_asked=lambda: self.stop_asked.asked,
+            fleet=Membership(Presence(store, "identity", told)),
         )
         self.pool = FakePool(
             WorkerStore(url, keys, lease_s=LEASE_S), text.name, cost, PLACES, self.is_stopping

@@ -1,0 +1,1 @@
+"""A fleet on virtual time: many simulated nodes on one store, each with a router of its own."""
