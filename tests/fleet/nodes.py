@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.chaos.node import NOTHING, packed
 from tests.node.running_node import ROOT, wait_for
+from workers.fleet.presence import nodes
 from workers.store import Store
 from workers.wire import TERMINAL, EndEvent, Keys
 
@@ -84,9 +85,9 @@ class FleetNode:
 class Fleet:
     """Some nodes, and what a client does; kill() is the end of every test."""
 
-    def __init__(self, nodes: list[FleetNode]) -> None:
-        self.nodes = {node.name: node for node in nodes}
-        self.store = nodes[0].store
+    def __init__(self, begun: list[FleetNode]) -> None:
+        self.nodes = {node.name: node for node in begun}
+        self.store = begun[0].store
         self.redis, self.keys = self.store.redis, self.store.keys
 
     def start(self) -> None:
@@ -95,7 +96,12 @@ class Fleet:
         self.await_ready()
 
     def await_ready(self) -> None:
+        """All are, and each has heard of the others."""
         wait_for(lambda: all(node.is_ready() for node in self.nodes.values()), "ready", 60)
+        wait_for(lambda: sum(self.shares()) < 1.01, "shares", 60)
+
+    def shares(self) -> list[float]:
+        return [one.report.share for one in nodes(self.store) if one.report.node in self.nodes]
 
     def kill(self) -> None:
         for node in self.nodes.values():

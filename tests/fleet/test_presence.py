@@ -1,4 +1,4 @@
-"""What a node says to its fleet, and what it hears: its name, what is common, who is gone.
+"""What a node says to its fleet, and what it hears: its name, what is common, who is gone."""
 
 import time
 
