@@ -238,9 +238,9 @@ class TokenReader:
                 while self.reading < self.version:
                     try:
                         await client.client_unblock(self.client_id)
-                        if self.clients.leads_elsewhere(reading):
+                        if is_old := self.clients.leads_elsewhere(reading):
                             await reading.disconnect(nowait=True)
-                        await asyncio.sleep(NUDGE_S)
+                        await asyncio.sleep(RETRY_S if is_old else NUDGE_S)
                     except (RedisError, OSError):
                         await asyncio.sleep(RETRY_S)
         finally:

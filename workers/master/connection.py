@@ -51,9 +51,17 @@ class MasterConnection(Connection):
 
     def connect(self) -> None:
         """Also asked of an idle connection, before it is used."""
+        self._leave_an_earlier_master()
+        super().connect()  # type: ignore[no-untyped-call]
+
+    def can_read(self, timeout: float = 0) -> bool:
+        """Also asked of a subscription, again and again: a master that hangs ends none."""
+        self._leave_an_earlier_master()
+        return super().can_read(timeout)
+
+    def _leave_an_earlier_master(self) -> None:
         if self._sock is not None and self.term != self.master.term:
             self.disconnect()
-        super().connect()  # type: ignore[no-untyped-call]
 
     def _connect(self) -> Any:
         (self.host, self.port), self.term = self.master.find()

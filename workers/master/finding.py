@@ -9,7 +9,7 @@ is a master (connection.py), and says here if it is not: then another one is ask
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from threading import Lock
 from typing import Any, Final
 
@@ -90,7 +90,8 @@ class Cluster:
     """Nodes of a Cluster. options: of a connection to any of them."""
 
     def __init__(self, places: tuple[Place, ...], slot: int, options: Mapping[str, Any]) -> None:
-        self.places, self.slot, self.options = list(places), slot, options
+        self.named, self.places = places, list(places)
+        self.slot, self.options = slot, options
 
     def ask(self, was_wrong: bool) -> Place:
         """The slot's master, from the first node that can say.
@@ -105,14 +106,20 @@ class Cluster:
             except (RedisError, OSError) as error:
                 silent[place] = error
                 continue
-            known = [place, *asked, *others]
-            self.places = [*dict.fromkeys(p for p in known if p not in silent), *silent]
+            self.remember([*asked, *others], {*self.named, *others}, silent)
             return found
         for refusal in silent.values():
             if isinstance(refusal, AuthenticationError):
                 raise refusal
         why = "; ".join(f"{host}:{port}: {error}" for (host, port), error in silent.items())
         raise NoMaster(f"no node of the Cluster says who serves slot {self.slot}: {why}")
+
+    def remember(
+        self, known: list[Place], valid: Collection[Place], silent: Collection[Place]
+    ) -> None:
+        """Whom to ask next time: the silent ones last, and none that has left the Cluster."""
+        there = [place for place in dict.fromkeys(known) if place in valid]
+        self.places = sorted(there, key=lambda place: place in silent)
 
     def told_by(self, place: Place) -> tuple[Place, list[Place]]:
         """The slot's master and all nodes. Raises NoMaster, or redis' errors."""

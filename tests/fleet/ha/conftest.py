@@ -5,7 +5,14 @@ import json
 import pytest
 
 from tests.chaos.node import NOTHING, packed
-from tests.fleet.ha.servers import ClusterServers
+from tests.fleet.ha.servers import (
+    LASTING,
+    ClusterServers,
+    Servers,
+    free_ports,
+    is_following,
+    wait_for,
+)
 from tests.ingest.conftest import text, tiny_home
 from tests.node.running_node import Node
 from tests.node.webhook_receiver import SECRET, Receiver
@@ -77,3 +84,15 @@ def receiver():
 @pytest.fixture
 def clients(cluster) -> StoreClients:
     return StoreClients(cluster.url, cluster.prefix)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """A server, and its replica."""
+    servers = Servers(tmp_path)
+    first, second = free_ports(2)
+    servers.add("a", first, *LASTING)
+    servers.add("b", second, *LASTING, "--replicaof", f"127.0.0.1 {first}")
+    wait_for(lambda: is_following(servers.all[1]), "the replica has all")
+    yield servers.all
+    servers.end()

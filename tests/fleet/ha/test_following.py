@@ -12,7 +12,7 @@ from redis.exceptions import MovedError, ResponseError
 
 from ingest.command.doctor import store as doctor
 from ingest.command.start import redis_problems
-from tests.fleet.ha.servers import LASTING, Servers, free_ports, is_following, wait_for
+from tests.fleet.ha.servers import wait_for
 from workers.master.address import BadUrl
 from workers.master.client import StoreClients
 from workers.master.connection import NotTheMaster
@@ -86,18 +86,6 @@ def test_start_and_doctor_look_at_the_slots_master(cluster, free_port):
     told = Settings(redis_url=cluster.url, key_prefix=cluster.prefix)
     names = [finding.name for finding in doctor.examine(told) if not finding.is_good]
     assert names == ["store-no-replica", "store-writes-alone"]
-
-
-@pytest.fixture
-def pair(tmp_path):
-    """A server, and its replica."""
-    servers = Servers(tmp_path)
-    first, second = free_ports(2)
-    servers.add("a", first, *LASTING)
-    servers.add("b", second, *LASTING, "--replicaof", f"127.0.0.1 {first}")
-    wait_for(lambda: is_following(servers.all[1]), "the replica has all")
-    yield servers.all
-    servers.end()
 
 
 def clients_of(server) -> StoreClients:

@@ -46,6 +46,22 @@ def test_who_told_something_wrong_is_not_asked_first_again():
     assert [nodes.ask(False), nodes.ask(True), nodes.ask(False)] == [A, C, C]
 
 
+def test_all_are_asked_in_turn_as_long_as_they_tell_something_wrong():
+    nodes = Told(A, B, C, view=dict.fromkeys((A, B, C, D), A))
+    nodes.ask(False)
+    for _ in range(3):
+        nodes.ask(True)
+    assert set(nodes.asked) == {A, B, C, D}
+
+
+def test_a_node_that_left_the_cluster_is_forgotten():
+    left = ("h", 9)
+    nodes = Told(A, view={A: B})
+    nodes.places.append(left)
+    nodes.ask(False)
+    assert left not in nodes.places and A in nodes.places
+
+
 def test_that_nobody_knows_is_said_with_what_each_one_said():
     nodes = Told(A, B, view={A: NoMaster("is not well"), B: OSError("refused")})
     with pytest.raises(NoMaster, match="slot 7: h:1: is not well; h:2: refused"):
