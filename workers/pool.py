@@ -136,6 +136,7 @@ def build_worker(pool: str, config: Settings) -> "PoolWorker":
     Raises BadModel, DeviceAbsent, DeviceFull, DeviceLost.
     """
     store = WorkerStore.of(config)  # before rq is imported: it reads its key prefix then
+    from workers.fleet.instance import weights_of
     from workers.queue.pool_worker import PoolWorker
     from workers.queue.pulse import Pulse
     from workers.queue.runner import after_layer
@@ -147,6 +148,7 @@ def build_worker(pool: str, config: Settings) -> "PoolWorker":
     with said_loading(store, pool, slot.name, config.model):
         tier = find_tier(pool, config)
         engine, text, state_slots = build_engine(pool, config, after_layer(pulse), tier)
+    store.weights = weights_of(text.weights_digest)
     backing = None
     if tier is not None:
         backing = Backing(

@@ -33,6 +33,7 @@ class Claimed:
     fence         the session's fence, one more with each claim; 0: it belongs to no session
     then_pool     the pool that is to go on after the first token; None: this one
     is_first      nobody has claimed it before: it has no journal
+    weights       and arithmetic, by which its tokens were made; "": not said
     """
 
     job_id: str
@@ -42,6 +43,7 @@ class Claimed:
     fence: int = 0
     then_pool: str | None = None
     is_first: bool = False
+    weights: str = ""
 
     @property
     def alone(self) -> bool:
@@ -83,7 +85,12 @@ class Said:
 
 
 class WorkerStore(Store):
-    """One worker's view of Redis. Safe to share between threads."""
+    """One worker's view of Redis. Safe to share between threads.
+
+    weights  what its pool computes with, weights and arithmetic; "": it has not said so
+    """
+
+    weights = ""
 
     def claim(
         self,
@@ -104,7 +111,7 @@ class WorkerStore(Store):
         executions = [raw[16 * i : 16 * i + 16] for i in range(most)]
         keys = [self.keys.queue(pool), self.keys.rq_suspended]
         told = msgspec.json.encode(dict(extra))
-        limits = (room, self.lease_s, self.max_attempts, int(idle), told)
+        limits = (room, self.lease_s, self.max_attempts, int(idle), told, self.weights)
         return [
             claimed(*row) for row in self.run("claim", keys, pool, worker, *limits, *executions)
         ]
@@ -248,6 +255,7 @@ def claimed(
     sla: bytes,
     then_pool: bytes,
     is_first: int,
+    weights: bytes,
 ) -> Claimed:
     """One row of claim.lua; the request has the class that it has now, not the one it came with."""
     try:
@@ -264,4 +272,5 @@ def claimed(
         fence,
         then_pool.decode() or None,
         is_first == 1,
+        weights.decode(),
     )

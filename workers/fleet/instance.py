@@ -39,6 +39,11 @@ def identity(folder: Path, model: str, weights_digest: str) -> str:
     return f"{model}:{weights_digest[:16]}:{texts.hexdigest()[:8]}:{ARITHMETIC_VERSION}"
 
 
+def weights_of(weights_digest: str) -> str:
+    """What made a token, so that no other weights or arithmetic go on from it."""
+    return f"{weights_digest[:16]}:{ARITHMETIC_VERSION}"
+
+
 def own_version() -> str:
     """The program's, as it is installed; "": it runs from its source alone."""
     try:

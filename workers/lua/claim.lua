@@ -4,10 +4,12 @@
 -- ARGV[5] queue name   ARGV[6] worker   ARGV[7] room   ARGV[8] lease_s   ARGV[9] max_attempts
 -- ARGV[10] "1": the worker runs nothing
 -- ARGV[11] JSON, class to number: so many more of that class, which displace less urgent ones
--- ARGV[12] ... execution ids, enough for all of these
--- returns {id, execution, request, attempts, fence, class, then_pool, first} of each: request and
--- class "" for webhooks, fence 0 for what belongs to no session, then_pool "" for what stays in its
--- pool, first 1 for a request that nobody has claimed before
+-- ARGV[12] the weights and arithmetic of the worker, or ""
+-- ARGV[13] ... execution ids, enough for all of these
+-- returns {id, execution, request, attempts, fence, class, then_pool, first, weights} of each:
+-- request and class "" for webhooks, fence 0 for what belongs to no session, then_pool "" for what
+-- stays in its pool, first 1 for a request that nobody has claimed before, weights those by which
+-- its tokens were made
 --
 -- A session's request is taken only as the session's holder; its fence is higher than all before.
 -- What ended while it waited is skipped; what expired ends here. An item whose worker died twice
@@ -18,7 +20,8 @@
 -- include end_request
 -- include lease
 local SUSPECT = 2
-local OF_REQUEST = { 'request', 'sla', 'then_pool', 'webhook_events', 'session_id', 'tenant' }
+local OF_REQUEST =
+  { 'request', 'sla', 'then_pool', 'webhook_events', 'session_id', 'tenant', 'weights' }
 local queue, worker, room, lease_s = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local max_attempts, idle = tonumber(ARGV[9]), ARGV[10] == '1'
 local is_pool, extra = queue ~= 'webhooks', cjson.decode(ARGV[11])
@@ -67,6 +70,13 @@ local function must_wait(id, session)
   return true
 end
 
+-- Those by which its tokens were made; as long as there are none, the worker's own.
+local function weights_of(id, known)
+  if known and redis.call('EXISTS', tokens_key(id)) == 1 then return known end
+  if ARGV[12] ~= '' then redis.call('HSET', job_key(id), 'weights', ARGV[12]) end
+  return ARGV[12]
+end
+
 local function take_session(session, id)
   local key = session_key(session)
   hold_session(session, id)
@@ -96,9 +106,10 @@ while not alone do
       redis.call('EXPIRE', KEYS[1], KEEP_S)
       break
     end
-    local execution = ARGV[12 + #taken]
-    local first = 0
+    local execution = ARGV[13 + #taken]
+    local first, weights = 0, ''
     if is_pool then
+      weights = weights_of(id, known[11])
       first = redis.call('HSETNX', record, 'started_ms', NOW_MS)
       if first == 1 and known[8] and known[8] ~= '' then queue_webhook(id, 'started') end
       redis.call('EXPIRE', record, KEEP_S)
@@ -109,7 +120,7 @@ while not alone do
     local fence = session and take_session(session, id) or 0
     local sla, then_pool = known[6] or '', known[7] or ''
     taken[#taken + 1] =
-      { id, execution, known[5] or '', attempts + 1, fence, sla, then_pool, first }
+      { id, execution, known[5] or '', attempts + 1, fence, sla, then_pool, first, weights }
   end
 end
 if #taken > 0 and redis.call('LLEN', KEYS[1]) > 0 then ring(queue) end

@@ -24,6 +24,11 @@ UNREADABLE: Final = EndEvent(
 NO_SESSIONS: Final = EndEvent(
     status="failed", code="no_sessions", error="session_id: this pool keeps no sessions"
 )
+OTHER_WEIGHTS: Final = EndEvent(
+    status="failed",
+    code="other_weights",
+    error="request: begun with other weights or another arithmetic than this node has; ask again",
+)
 CANCELLED: Final = EndEvent(status="cancelled", code="cancelled", error="the request was cancelled")
 
 
@@ -74,6 +79,9 @@ class Intake:
         elif is_cancelled:
             prepared.close()
             self.emitter.put(Told(item, CANCELLED, "".join(prepared.text)))
+        elif prepared.journal and item.weights not in ("", self.store.weights):
+            prepared.close()
+            self.emitter.put(Told(item, OTHER_WEIGHTS, "".join(prepared.text)))
         elif pool is not None:
             prepared.close()
             self.mover.hand_over(item, pool)
