@@ -29,8 +29,9 @@ class Suits:
         table: SlaTable,
         typical: Callable[[str, int], Wanted],
         age_s: Callable[[str], float],
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.table, self.typical, self.age_s = table, typical, age_s
+        self.table, self.typical, self.age_s, self.clock_s = table, typical, age_s, clock_s
         self._quick: frozenset[str] = frozenset(table.names)
         self._late: frozenset[str] = frozenset()
         self._judged_at = float("-inf")
@@ -46,7 +47,7 @@ class Suits:
         return self._quick | self._late
 
     def judge(self, views: Sequence[PoolView], waiting: Mapping[str, int]) -> None:
-        now_s = time.monotonic()
+        now_s = self.clock_s()
         if now_s - self._judged_at < JUDGED_EVERY_S:
             return
         self._judged_at = now_s

@@ -18,6 +18,7 @@ from router.simulator.pool import SimPool
 from router.simulator.steps import EngineKind
 from router.simulator.systems import BatchEngine
 from router.simulator.workload import Wish, next_turn
+from router.suiting import PATIENCE_S
 from workers.fleet.names import node_of, pool_name
 from workers.sla import SlaTable
 
@@ -84,7 +85,24 @@ class Fleet:
             if job.sla in classes:
                 del self.waiting[node]
                 return node.hear(job)
-        return self.streams[job.sla].append(job)
+        self.streams[job.sla].append(job)
+        return self.clock.after(1000 * PATIENCE_S, self._look)
+
+    def _look(self) -> None:
+        """What others are late with is for whoever waits for something else."""
+        if any(self.streams.values()):
+            waiting, self.waiting = list(self.waiting), OrderedDict()
+            for node in waiting:
+                node.route()
+
+    def age_s(self, sla: str) -> float:
+        """Since the oldest message of a class came that nobody has read."""
+        line = self.streams[sla]
+        return (self.clock.now_ms - line[0].wish.arrival_ms) / 1000 if line else 0.0
+
+    def share_of(self, node: FleetNode) -> float:
+        """A node's part of the speed of all that live."""
+        return node.speed / sum(one.speed for one in self.nodes if one.died_ms is None)
 
     def await_message(self, node: FleetNode, classes: frozenset[str]) -> None:
         """Behind all that wait already."""

@@ -4,24 +4,28 @@
                      ▲                                     │
                      └── waits again while there is room   └ no room: held, asked again soon
 
-As router/loop.py: a router that has room waits for a message of the classes that have. One that is
-full looks again each FULL_PAUSE_MS; here only when something has changed since: a pool has claimed
-or ended something, or has reported.
+As router/loop.py: a router waits for messages of the classes that it is quick enough for, as long
+as there is room (suiting.py); of what waits in the streams it reads its share. One that is full
+looks again each FULL_PAUSE_MS; here only when something has changed since: a pool has claimed or
+ended something, or has reported.
 """
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from typing import Final, Protocol
 
 from router.membership import speed_of
+from router.overload import FADE, FIRST
 from router.placement import EMPTY, Plan
-from router.pools import PoolView
+from router.pools import PoolView, Wanted
+from router.pressure import of_share
 from router.reading import room_of
 from router.simulator.clock import FOREVER, Clock
 from router.simulator.fleet.homes import SimHomes
 from router.simulator.job import WAITING, Job
 from router.simulator.node import FULL_PAUSE_MS, REPLAN_MS, REPORT_MS, Node, Policy
 from router.simulator.pool import SimPool
+from router.suiting import Suits
 from workers.sla import SlaTable
 
 ROUTER_MS: Final = 2.0  # that a router takes for a message: tests/bench/RESULTS.md
@@ -35,6 +39,10 @@ class Around(Protocol):
     homes_of_fleet: SimHomes
 
     def home_of(self, job: Job) -> str | None: ...
+
+    def share_of(self, node: "FleetNode") -> float: ...
+
+    def age_s(self, sla: str) -> float: ...
 
     def node_of(self, pool: str) -> "FleetNode": ...
 
@@ -60,6 +68,8 @@ class FleetNode(Node):
         self.streams = fleet.streams
         self.died_ms: float | None = None
         self.speed = speed_of(self.views())
+        self.suits = Suits(table, self.next_one, fleet.age_s, lambda: clock.now_ms / 1000)
+        self._typical = {sla: (float(FIRST), float(FIRST)) for sla in table.names}
         self._is_full = False
         self._due_ms = FOREVER  # of the router's next turn
 
@@ -91,20 +101,39 @@ class FleetNode(Node):
         self._is_full = False
         self._place_all()
         self.turn()
-        classes = self.classes_with_room()
-        if classes and any(self.streams[sla] for sla in classes):
+        if any(self.room().values()):
             self.route_after(ROUTER_MS)
-        elif classes and not self.held:
+        elif (classes := self.classes_to_wait_for()) and not self.held:
             self.fleet.await_message(self, classes)
         else:
             self._is_full = True
             self.route_after(REPORT_MS)
 
-    def classes_with_room(self) -> frozenset[str]:
-        waiting = dict.fromkeys(self.table.names, len(self.held) + 1)
-        held = {sla: sum(job.sla == sla for job in self.held) for sla in self.table.names}
-        room = room_of(waiting, held, self.views(), self.table)
+    def room(self) -> dict[str, int]:
+        """How many of each class to read now: of what waits its share, as far as that suits."""
+        held = Counter(job.sla for job in self.held)
+        waiting = {sla: len(line) + held[sla] for sla, line in self.streams.items()}
+        if not any(self.streams.values()):
+            return {}
+        suit = self.suits.all(self.views(), waiting)
+        mine = of_share(waiting, self.fleet.share_of(self))
+        wanted = {sla: mine[sla] if sla in suit else 0 for sla in waiting}
+        room = room_of(wanted, held, self.views(), self.table)
+        return {sla: min(count, len(self.streams[sla])) for sla, count in room.items()}
+
+    def classes_to_wait_for(self) -> frozenset[str]:
+        held = Counter(job.sla for job in self.held)
+        one_more = {sla: held[sla] + 1 for sla in self.suits.quick(self.views())}
+        room = room_of(one_more, held, self.views(), self.table)
         return frozenset(sla for sla, count in room.items() if count)
+
+    def next_one(self, sla: str, now_ms: int) -> Wanted:
+        """What the next request of a class is like, as far as this router has seen (overload.py).
+
+        The clock of router/suiting.py is ours, but for now_ms: it says nothing.
+        """
+        prompt, output = self._typical[sla]
+        return Wanted("", sla, now_ms, max(1, round(prompt)), max(1, round(output)))
 
     def hear(self, job: Job) -> None:
         """It was waiting, and this message is its own."""
@@ -117,6 +146,12 @@ class FleetNode(Node):
         """A request that is this node's to place, or to run, from now on."""
         if job.read_ms is None:
             job.read_ms = self.clock.now_ms
+            prompt, output = self._typical[job.sla]
+            uncached = job.wish.prompt - job.wish.history
+            self._typical[job.sla] = (
+                FADE * prompt + (1 - FADE) * uncached,
+                FADE * output + (1 - FADE) * job.wish.max_tokens,
+            )
         self.jobs[job.id] = job
         self.num_accepted += 1
         self._views = None
@@ -125,11 +160,13 @@ class FleetNode(Node):
             self.clock.after(REPLAN_MS, self._replan)
 
     def _read(self) -> bool:
-        before = len(self.held)
-        is_new = super()._read()
-        for job in self.held[before:]:
-            self.own(job)
-        return is_new
+        room = self.room()
+        for sla, count in room.items():
+            for _ in range(count):
+                job = self.streams[sla].popleft()
+                self.own(job)
+                self.held.append(job)
+        return any(room.values())
 
     # --- here, or home ---
 
