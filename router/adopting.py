@@ -41,9 +41,15 @@ class Adopter:
         if now - self._looked_at < LOOK_EVERY_S:
             return
         self._looked_at = now
-        for node in () if self.fleet.refused else self.fleet.gone:
+        for node in self.orphans():
             if self.has_work(node) and self.store.takes_turn(f"adopt:{node}", LOOK_EVERY_S * 0.9):
                 self.adopt(node)
+
+    def orphans(self) -> tuple[str, ...]:
+        """Nodes that are gone, and "": the one that had no name before there was a fleet."""
+        if self.fleet.refused or not self.store.keys.node:
+            return ()
+        return (*self.fleet.gone, "")
 
     def has_work(self, node: str) -> bool:
         """Whether something of it waits or is leased, and none of its pools says that it lives."""
@@ -72,6 +78,7 @@ class Adopter:
             plan = place(wanted, None, self.sight.views(), self.table, now_ms())
             if plan.kind in ("wait", "refuse"):
                 continue
-            taken.append((plan.pool, one.request_id, f"{plan.pool}: taken over, {node} is gone"))
+            gone = f"{plan.pool}: taken over, {node or 'a node without a name'} is gone"
+            taken.append((plan.pool, one.request_id, gone))
             self.sight.queued(wanted, plan.pool, plan.then)
         return taken

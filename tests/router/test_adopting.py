@@ -1,0 +1,46 @@
+"""What waits in the queues of a node that is gone, or had no name, goes on in a node that lives."""
+
+import pytest
+
+from router.adopting import Adopter
+from router.membership import Membership
+from router.sight import Sight
+from tests.ingest.named_nodes import NamedNode
+from tests.workers.queue.conftest import Node
+from workers.sla import SlaTable
+from workers.wire import PoolLoad
+
+
+@pytest.fixture
+def adopter(redis_url):
+    """Of node a, which has a pool with room."""
+    node = NamedNode(redis_url, "a")
+    node.report(free_blocks=64)
+    membership = Membership(node.say())
+    return Adopter(node.store, Sight(node.store, "tiny"), SlaTable(), membership)
+
+
+def test_what_a_node_left_that_had_no_name_is_taken_over(redis_url, adopter):
+    """It was restarted with one, when a second node came."""
+    before = Node(redis_url)
+    before.route("r1", model="tiny")
+    adopter.look()
+    assert before.queue() == [] and before.queue("cpu@a") == ["r1"]
+    job = before.store.job("r1")
+    assert job["reason"] == "cpu@a: taken over, a node without a name is gone"
+
+
+def test_a_node_without_a_name_that_lives_keeps_what_it_has(redis_url, adopter):
+    before = Node(redis_url)
+    before.store.report(PoolLoad(pool="cpu", worker="old-cpu-0", state="ready"))
+    before.route("r1", model="tiny")
+    adopter.look()
+    assert before.queue() == ["r1"]
+
+
+def test_a_node_that_takes_no_part_takes_nothing_over(redis_url, adopter):
+    adopter.fleet.refused = "its clock is wrong"
+    before = Node(redis_url)
+    before.route("r1", model="tiny")
+    adopter.look()
+    assert before.queue() == ["r1"]
