@@ -12,7 +12,7 @@ from workers.fleet.names import pools_of
 from workers.fleet.presence import Node, NodeReport, nodes
 from workers.store import Store
 from workers.store_reading import pool_load
-from workers.wire import PoolLoad
+from workers.wire import KEEP_S, PoolLoad
 
 HEARD_S: Final = 5.0  # a node says each second that it lives; so long it may be slow
 
@@ -38,7 +38,10 @@ class SeenNode:
 
     @property
     def state(self) -> str:
-        """ "ready", "unready" (no pool is), "refused" (takes no requests), "silent" or "gone"."""
+        """ "ready", "unready" (no pool is), "refused" (takes no requests); "silent", "gone", "stopped"
+        (on purpose): it does not speak."""
+        if self.silent_s >= KEEP_S:
+            return "stopped"
         if self.silent_s > self.lease_s:
             return "gone"
         if self.silent_s > HEARD_S:
@@ -54,6 +57,8 @@ class SeenNode:
     @property
     def trouble(self) -> str:
         """Why it does not take part, in words; "": it does."""
+        if self.state == "stopped":
+            return "was stopped: the others take over what it had"
         if self.state == "gone":
             return f"not heard for {shown_s(self.silent_s)}: the others take over what it had"
         if self.state == "silent":

@@ -44,7 +44,7 @@ def forget_node(store: Store, name: str) -> None:
     found = [node for node in seen_nodes(store) if node.name == name]
     if not found:
         raise Failure(f"there is no node {name!r}")
-    if found[0].state != "gone":
+    if found[0].state not in ("gone", "stopped"):
         raise Failure(f"{name} is {found[0].state}: stop it first")
     if any(found[0].queues.values()):
         raise Failure(f"{name} has requests that the others have not taken over yet")

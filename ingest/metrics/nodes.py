@@ -10,13 +10,14 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ingest.fleet import SeenNode
+from workers.wire import KEEP_S
 
 NODE: Final = ["node"]
 INFO: Final = ["node", "host", "version", "model", "weights", "arithmetic"]
 GAUGES: Final = {
     "node_up": "1 while it says that it lives",
     "node_refused": "1 while it takes no requests: its weights, arithmetic, clock or name",
-    "node_silent_seconds": "since it was heard last",
+    "node_silent_seconds": "since it was heard last; of one that was stopped 30 days",
     "node_clock_offset_seconds": "by how much its clock is ahead of the store's",
     "node_requests_per_second": "of 256 and 256 tokens, as its pools predict",
 }
@@ -48,9 +49,9 @@ class NodeMetrics(Collector):
 def gauges_of(node: SeenNode) -> dict[str, float]:
     """By the names of GAUGES."""
     return {
-        "node_up": float(node.state not in ("silent", "gone")),
+        "node_up": float(node.state not in ("silent", "gone", "stopped")),
         "node_refused": float(bool(node.report.refused)),
-        "node_silent_seconds": node.silent_s,
+        "node_silent_seconds": min(node.silent_s, KEEP_S),
         "node_clock_offset_seconds": node.report.clock_ms / 1000,
         "node_requests_per_second": node.report.speed,
     }

@@ -113,6 +113,14 @@ def test_a_silent_node_is_told_from_one_that_is_gone(fleet):
     assert gone.state == "gone" and gone.trouble.startswith("not heard for 60 min")
 
 
+def test_a_node_that_was_stopped_says_so(fleet, lockstep):
+    a, b = fleet
+    b.say().leave()
+    stopped = seen_nodes(a.store)[1]
+    assert stopped.state == "stopped" and stopped.trouble.startswith("was stopped")
+    assert "stopped" in lockstep("nodes")[1]
+
+
 def test_nodes_prints_a_line_of_80_for_each(fleet, lockstep):
     code, out = lockstep("nodes")
     [a] = [line for line in out.splitlines() if line.startswith("a ")]
