@@ -38,8 +38,11 @@ class SeenNode:
 
     @property
     def state(self) -> str:
-        """ "ready", "unready" (no pool is), "refused" (takes no requests); "silent", "gone", "stopped"
-        (on purpose): it does not speak."""
+        """How it is, in one word.
+
+        "ready", "unready" (no pool is), "refused" (takes no requests); or it does not speak: "silent",
+        "gone" (for so long that others take over), "stopped" (on purpose).
+        """
         if self.silent_s >= KEEP_S:
             return "stopped"
         if self.silent_s > self.lease_s:
