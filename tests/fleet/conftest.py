@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.chaos.node import packed
 from tests.fleet.nodes import Fleet, FleetNode
 
 
@@ -21,3 +22,9 @@ def make_fleet(redis_url, tmp_path):
     yield make
     for fleet in begun:
         fleet.kill()
+
+
+@pytest.fixture(scope="session")
+def other_model():
+    """A folder with other weights than the fleet's."""
+    return packed("tiny_qwen3") / "tiny_qwen3"

@@ -61,6 +61,18 @@ class FleetNode:
                 stderr=subprocess.STDOUT,
             )
 
+    def start_fake(self, places: int, step_s: float) -> None:
+        """A router, and a pool that computes nothing: a token for each place every step_s."""
+        self.start("router")
+        told = (self.store.url, PREFIX, self.name, str(self.home), MODEL, str(places), str(step_s))
+        self.processes["cpu"] = subprocess.Popen(
+            [sys.executable, "-m", "tests.fleet.fake_pool", *told],
+            env=self.environment,
+            cwd=ROOT,
+            stdout=self.log.open("ab"),
+            stderr=subprocess.STDOUT,
+        )
+
     def is_ready(self) -> bool:
         """Its pool reports, and its router was heard."""
         for name, process in self.processes.items():

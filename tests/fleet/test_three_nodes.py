@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import pytest
+
 from tests.node.running_node import wait_for
 from workers.fleet.names import node_of
 
@@ -28,6 +30,7 @@ def test_a_killed_nodes_requests_end_once_with_the_same_tokens_elsewhere(make_fl
     assert not fleet.redis.llen(fleet.keys.queue("cpu@b"))
 
 
+@pytest.mark.slow
 def test_sessions_stay_at_home_and_go_on_elsewhere_when_it_dies(make_fleet):
     fleet = make_fleet("a", "b", "c")
     names = [f"s{n}" for n in range(9)]
