@@ -40,8 +40,8 @@ class SeenNode:
     def state(self) -> str:
         """How it is, in one word.
 
-        "ready", "unready" (no pool is), "refused" (takes no requests); or it does not speak: "silent",
-        "gone" (for so long that others take over), "stopped" (on purpose).
+        "ready", "unready" (no pool is), "refused" (takes no requests); or it does not speak:
+        "silent", "gone" (for so long that others take over), "stopped" (on purpose).
         """
         if self.silent_s >= KEEP_S:
             return "stopped"
