@@ -1,4 +1,4 @@
-"""What nodes say of a session: only its last owner's commit counts, and a deletion voids all before.
+"""What nodes say of a session: only its last owner's commit counts, and a deletion voids the rest.
 
 Scripts on a real store, as the pools of two nodes call them.
 """

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from kv_tier.prefix import Sizes
+from kv_tier.remote.bucket import StoreError
 from tests.workers.session.fakes import kept_of, request_of
 from workers.queue.pulse import Pulse
 from workers.session import backing as backing_module
@@ -108,3 +109,84 @@ def test_a_hole_that_a_failed_write_left_is_filled_by_the_next(backing):
     backing.engine.sources = lambda kept, state: iter(kept.blocks)
     assert backing.put(kept, state=False) == 3
     assert backing.tier.renewed == [kept.blocks[0][0]]
+
+
+class FakeRemote:
+    """An object store that answers, fails or hangs."""
+
+    speed = 1e9
+
+    def __init__(self):
+        self.failures, self.gate = 0, threading.Event()
+
+    def count(self, *, failures):
+        self.failures += failures
+
+    def stats(self):
+        return {"store_failures": float(self.failures)}
+
+    def answers(self, remote):
+        return "answer"
+
+    def refuses(self, remote):
+        raise StoreError("no such bucket")
+
+    def hangs(self, remote):
+        self.gate.wait(30)
+
+
+@pytest.fixture
+def remote(backing):
+    backing.remote = FakeRemote()
+    yield backing.remote
+    backing.remote.gate.set()
+
+
+def test_without_an_object_store_nobody_is_asked(backing):
+    assert backing.ask_store(lambda remote: 1 / 0, 1.0) == (None, "")
+
+
+def test_a_store_answers_or_says_why_not(backing, remote):
+    assert backing.ask_store(remote.answers, 1.0) == ("answer", "")
+    assert backing.ask_store(remote.refuses, 1.0) == (None, "no such bucket")
+    assert remote.failures == 1 and backing.stats()["store_failures"] == 1
+
+
+def test_a_store_that_hangs_is_waited_for_once_and_leases_are_kept(backing, remote, monkeypatch):
+    before = backing.pulse.moves
+    answer, trouble = backing.ask_store(remote.hangs, 0.2)
+    assert answer is None and "no answer" in trouble and backing.pulse.moves > before
+    assert backing.ask_store(remote.answers, 0.2)[0] is None  # left alone for a while
+    monkeypatch.setattr(backing, "_ask_again", 0.0)
+    assert backing.ask_store(remote.answers, 0.2) == ("answer", "")
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "prefill_tokens_per_s", "is_fetched"),
+    [(0, 1e3, False), (10**6, 1e3, True), (10**12, 1e3, False), (10**12, 0, True)],
+)
+def test_kv_is_fetched_if_that_is_faster(
+    backing, remote, monkeypatch, num_bytes, prefill_tokens_per_s, is_fetched
+):
+    fetched = []
+    monkeypatch.setattr(backing_module, "missing_bytes", lambda *_: num_bytes)
+    monkeypatch.setattr(
+        backing_module, "pull", lambda remote, own, **told: fetched.append((own, told["end"]))
+    )
+    backing.engine = SimpleNamespace(sizes=None, prefill_tokens_per_s=prefill_tokens_per_s)
+    backing.bring("manifest", 700)
+    assert fetched == ([("manifest", 700)] if is_fetched else [])
+
+
+def test_a_fetch_that_lasts_longer_than_computing_is_stopped(backing, remote, monkeypatch):
+    stopped = threading.Event()
+
+    def pull(remote, own, sizes, end, stops):
+        while not stops():
+            time.sleep(0.01)
+        stopped.set()
+
+    monkeypatch.setattr(backing_module, "missing_bytes", lambda *_: 10)
+    monkeypatch.setattr(backing_module, "pull", pull)
+    backing.bring("manifest", 700)
+    assert stopped.wait(20)

@@ -2,11 +2,22 @@
 
 import os
 import resource
+import sys
 
 import pytest
 
 from kv_tier.budget import TierLimits
-from workers.session.files import FREE_BYTES, allow_many_files, kv_root, limits_of, open_tier
+from kv_tier.remote.bucket import NoStore
+from workers.session.files import (
+    FREE_BYTES,
+    allow_many_files,
+    find_remote,
+    forget_stored,
+    kv_root,
+    limits_of,
+    open_remote,
+    open_tier,
+)
 from workers.settings import Settings
 
 
@@ -58,3 +69,49 @@ def test_a_process_may_open_as_many_files_as_it_is_allowed():
         assert soft == min(hard if hard >= 0 else 1 << 16, 1 << 16)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.fixture
+def tier(settings):
+    tier = open_tier(settings)
+    yield tier
+    tier.close()
+
+
+def test_the_object_store_is_the_one_that_is_set(settings, tier, tmp_path):
+    assert open_remote(settings, tier) is None
+    url = f"file://{tmp_path}/shared"
+    told = Settings(kv_store_url=url, kv_store_mib_per_s=2, kv_store_tenant_mib=3)
+    remote = open_remote(told, tier)
+    assert remote.bucket.url == url
+    assert (remote.bytes_per_s, remote.tenant_bytes) == (2 << 20, 3 << 20)
+    remote.close()
+
+
+@pytest.mark.parametrize("url", ["s3://user@bucket/x", "http://host/x", "bucket/x", "s3://a b"])
+def test_what_is_no_url_of_a_store_is_refused_at_once(url):
+    with pytest.raises(ValueError, match="kv_store_url"):
+        Settings(kv_store_url=url)
+
+
+def test_a_node_whose_object_store_cannot_be_used_goes_on_without(tier, monkeypatch, capfd):
+    told = Settings(kv_store_url="file:///proc/nothing/here")
+    assert find_remote(told, tier) is None
+    assert "no object store: sessions stay on this disk" in capfd.readouterr().err
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    with pytest.raises(NoStore, match=r"pip install 'lockstep\[objects\]'"):
+        open_remote(Settings(kv_store_url="s3://bucket/x"), tier)
+
+
+def test_what_is_deleted_goes_from_the_object_store_or_it_is_said_why_not(tier, tmp_path):
+    told = Settings(kv_store_url=f"file://{tmp_path}/shared")
+    remote = open_remote(told, tier)
+    place = "sessions/default/s/" + f"{1:020}-{1:020}.manifest"
+    remote.bucket.put(place, [b"x"])
+    assert forget_stored(told, tier, "default", "s") == ""
+    assert list(remote.bucket.list("sessions")) == []
+    assert "file://" in forget_stored(
+        Settings(kv_store_url="file:///proc/nothing/here"), tier, "default", "s"
+    )
+    assert forget_stored(Settings(), tier, "default", "s") == ""
+    remote.close()
