@@ -1,4 +1,4 @@
-"""Requests of a node that is gone go on in others: each takes what it has room for, and no more.
+"""Requests of a node that is gone, or claims nothing, go on in others, as those have room.
 
     gone ──► its leases run out: back in its queues ──► placed like new ones ──► our queues
                                                           └ no room: another node's, or later
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from router.audit import Audit
 from router.membership import Membership
 from router.placement import place
 from router.sight import Sight, job_of
@@ -33,6 +34,7 @@ class Adopter:
 
     def __init__(self, store: Store, sight: Sight, table: SlaTable, fleet: Membership) -> None:
         self.store, self.sight, self.table, self.fleet = store, sight, table, fleet
+        self.audit = Audit(store)
         self._looked_at = float("-inf")
 
     def look(self) -> None:
@@ -41,15 +43,16 @@ class Adopter:
         if now - self._looked_at < LOOK_EVERY_S:
             return
         self._looked_at = now
+        self.audit.look()
         for node in self.orphans():
             if self.has_work(node) and self.store.takes_turn(f"adopt:{node}", LOOK_EVERY_S * 0.9):
                 self.adopt(node)
 
     def orphans(self) -> tuple[str, ...]:
-        """Nodes that are gone, and "": the one that had no name before there was a fleet."""
+        """Nodes that are gone or not believed, and "": that of the time before the fleet."""
         if self.fleet.refused or not self.store.keys.node:
             return ()
-        return (*self.fleet.gone, "")
+        return (*self.fleet.gone, *self.audit.doubted, "")
 
     def has_work(self, node: str) -> bool:
         """Whether something of it waits or is leased, and none of its pools says that it lives."""
@@ -59,7 +62,7 @@ class Adopter:
                 pipeline.llen(keys.queue(pool))
                 pipeline.zcard(keys.wip(pool))
             work = sum(pipeline.execute())
-        return work > 0 and not self.store.loads(node)
+        return work > 0 and (node in self.audit.doubted or not self.store.loads(node))
 
     def adopt(self, node: str) -> None:
         for pool in pools_of(node):
@@ -68,6 +71,11 @@ class Adopter:
             outcome = self.store.move(request_id, pool, reason, of_node=node)
             log.info("taken over", id=request_id, of=node, to=pool, outcome=outcome)
             self.sight.forget()
+
+    def what_became_of(self, node: str) -> str:
+        if node in self.audit.doubted:
+            return f"{node} has room and claims nothing"
+        return f"{node or 'a node without a name'} is gone"
 
     def takes(self, node: str, pools: Sequence[str]) -> list[tuple[str, str, str]]:
         """(pool of ours, request id, reason) of those that wait there and have room here."""
@@ -78,7 +86,7 @@ class Adopter:
             plan = place(wanted, None, self.sight.views(), self.table, now_ms())
             if plan.kind in ("wait", "refuse"):
                 continue
-            gone = f"{plan.pool}: taken over, {node or 'a node without a name'} is gone"
-            taken.append((plan.pool, one.request_id, gone))
+            reason = f"{plan.pool}: taken over, {self.what_became_of(node)}"
+            taken.append((plan.pool, one.request_id, reason))
             self.sight.queued(wanted, plan.pool, plan.then)
         return taken

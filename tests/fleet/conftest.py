@@ -1,18 +1,33 @@
 """Fleets of nodes as processes; none outlives its test."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.chaos.node import packed
-from tests.fleet.nodes import Fleet, FleetNode
+from tests.fleet.ha.servers import ClusterServers
+from tests.fleet.nodes import PREFIX, Fleet, FleetNode
+
+
+@pytest.fixture(params=["valkey", pytest.param("cluster", marks=pytest.mark.slow)])
+def servers(request, tmp_path):
+    """url and prefix of one Valkey, or of a Cluster of three masters."""
+    if request.param == "valkey":
+        yield SimpleNamespace(url=request.getfixturevalue("redis_url"), prefix=PREFIX)
+        return
+    cluster = ClusterServers(tmp_path / "cluster")
+    yield cluster
+    cluster.end()
 
 
 @pytest.fixture
-def make_fleet(redis_url, tmp_path):
+def make_fleet(servers, tmp_path):
     """make_fleet("a", "b"): these nodes, ready."""
     begun = []
 
     def make(*names, start=True, **settings):
-        nodes = [FleetNode(redis_url, tmp_path / name, name, **settings) for name in names]
+        told = {"prefix": servers.prefix, **settings}
+        nodes = [FleetNode(servers.url, tmp_path / name, name, **told) for name in names]
         fleet = Fleet(nodes)
         begun.append(fleet)
         if start:

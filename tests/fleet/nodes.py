@@ -21,14 +21,13 @@ PREFIX = "fleet"
 class FleetNode:
     """Started by start(); kill() is kill -9 of all of it."""
 
-    def __init__(self, url: str, home: Path, name: str, *, model: Path | None = None, **settings):
-        """model: a folder that is served under the model's name"""
+    def __init__(self, url: str, home: Path, name: str, *, prefix: str = PREFIX, **settings: str):
         self.name, self.home, self.log = name, home, home / "node.log"
         (home / "models").mkdir(parents=True, exist_ok=True)
         link = home / "models" / MODEL
         if not link.exists():
-            link.symlink_to(model or packed(MODEL) / MODEL)
-        self.store = Store(url, Keys(PREFIX, node=name), lease_s=LEASE_S)
+            link.symlink_to(packed(MODEL) / MODEL)
+        self.store = Store(url, Keys(prefix, node=name), lease_s=LEASE_S)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
         self.environment = environment | {
@@ -36,7 +35,7 @@ class FleetNode:
             "LOCKSTEP_HOME": str(home),
             "LOCKSTEP_NODE": name,
             "LOCKSTEP_REDIS_URL": url,
-            "LOCKSTEP_KEY_PREFIX": PREFIX,
+            "LOCKSTEP_KEY_PREFIX": prefix,
             "LOCKSTEP_MODEL": MODEL,
             "LOCKSTEP_GPU": "off",
             "LOCKSTEP_THREADS": "1",
@@ -64,7 +63,16 @@ class FleetNode:
     def start_fake(self, places: int, step_s: float) -> None:
         """A router, and a pool that computes nothing: a token for each place every step_s."""
         self.start("router")
-        told = (self.store.url, PREFIX, self.name, str(self.home), MODEL, str(places), str(step_s))
+        keys = self.store.keys
+        told = (
+            self.store.url,
+            keys.prefix,
+            self.name,
+            str(self.home),
+            MODEL,
+            str(places),
+            str(step_s),
+        )
         self.processes["cpu"] = subprocess.Popen(
             [sys.executable, "-m", "tests.fleet.fake_pool", *told],
             env=self.environment,
