@@ -21,12 +21,14 @@ def classes_table(rows: list[Row]) -> Table:
 
 
 def wait_now(row: Row) -> str:
-    """How long a new one waits, as far as that can be predicted."""
-    return "" if row["wait_ms"] is None else shown_ms(row["wait_ms"])
+    """How long a new one waits, as far as that can be predicted; "": it does not."""
+    return "" if (row["wait_ms"] or 0) < 1 else shown_ms(row["wait_ms"])
 
 
 def waiting(row: Row) -> str:
-    return str(row["waiting"]) if row["most"] is None else f"{row['waiting']} of {row['most']}"
+    """How many, and of how many at most, while there are any."""
+    is_all = row["most"] is None or not row["waiting"]
+    return str(row["waiting"]) if is_all else f"{row['waiting']} of {row['most']}"
 
 
 def promise(row: Row) -> str:

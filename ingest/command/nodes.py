@@ -56,7 +56,6 @@ def nodes_table(told: Sequence[Json]) -> Table:
     heads = ("node", "state", "running", "queued", "tok/s", "share", "KV free", "pools", "version")
     table = Table(*heads, box=None, pad_edge=False)
     for node in told:
-        pools = [f"{pool['processor']} {pool['state']}" for pool in node["pools"]]
         table.add_row(
             node["name"] or "(alone)",
             node["state"],
@@ -65,10 +64,19 @@ def nodes_table(told: Sequence[Json]) -> Table:
             f"{node['tokens_per_s']:.1f}",
             f"{node['share']:.0%}",
             f"{node['free_blocks']}/{node['total_blocks']}",
-            ", ".join(pools) or "none reports",
+            ", ".join(pools_of(node)) or "none reports",
             node["version"],
         )
     return table
+
+
+def pools_of(node: Json) -> list[str]:
+    """Those that there are; a state is said unless it is ready."""
+    there = [pool for pool in node["pools"] if pool["state"] != "absent"]
+    return [
+        pool["processor"] if pool["state"] == "ready" else f"{pool['processor']} {pool['state']}"
+        for pool in there
+    ]
 
 
 def troubles(seen: Sequence[SeenNode]) -> list[str]:

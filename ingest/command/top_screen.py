@@ -105,9 +105,10 @@ def bar(part: float, whole: float, width: int = 6) -> str:
 def jobs_table(title: str, jobs: list[dict[str, Any]], now_ms: int) -> Table:
     """One line a job, never more than the terminal is wide."""
     table = Table(box=None, pad_edge=False)
-    table.add_column(title, min_width=24, max_width=40, no_wrap=True, overflow="ellipsis")
-    for head in ("class", "on", "tokens", "since" if title == "running" else "first token"):
-        table.add_column(head, no_wrap=True)
+    table.add_column(title, min_width=20, max_width=40, no_wrap=True, overflow="ellipsis")
+    heads = ("class", "on", "tokens", "since" if title == "running" else "first token")
+    for head, least in zip(heads, (8, 5, 6, 6), strict=True):
+        table.add_column(head, no_wrap=True, min_width=least)
     table.add_column("why", no_wrap=True, overflow="ellipsis", ratio=1)
     for job in jobs:
         plan, node = plan_and_node(job)

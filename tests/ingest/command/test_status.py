@@ -2,7 +2,7 @@
 
 import json
 
-from ingest.command.classes import kept, promise, waiting
+from ingest.command.classes import kept, promise, wait_now, waiting
 from ingest.command.main import run
 from ingest.command.status import sessions_line, show_node
 from ingest.health.pulse import Pulse
@@ -48,6 +48,8 @@ def test_classes_tell_what_they_promise_what_waits_and_what_was_kept():
     assert promise(batch) == "end in 60 min"
     assert promise(batch | {"deadline_ms": 28_800_000}) == "end in 8 h"
     assert (waiting(realtime), waiting(batch)) == ("4", "900 of 800")
+    assert (waiting(batch | {"waiting": 0}), wait_now(batch)) == ("0", "61.0 s")
+    assert wait_now(realtime) == wait_now(batch | {"wait_ms": 0.2}) == ""
 
 
 def test_a_person_is_shown_no_rank_and_nothing_that_is_empty(store, capfd):
