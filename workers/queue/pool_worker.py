@@ -284,7 +284,7 @@ class PoolWorker(BatchWorker):
             while message := self.next_message(0.0):
                 if isinstance(message, Do):
                     message.call()
-            if self.sessions.writer.drain(min(left_s, 0.05)):
+            if self.sessions.drain(min(left_s, 0.05)):
                 break
 
     def rest(self) -> None:

@@ -41,21 +41,29 @@ FIRST_SWEEP_S: Final = 3600.0
 
 
 class Exporter(Servant):
-    """hurry, end: from any thread."""
+    """hurry, finish, end: from any thread."""
 
     def __init__(self, store: WorkerStore, remote: Remote, *, idle_s: float) -> None:
         super().__init__("exporter")
         self.store, self.remote, self.idle_ms = store, remote, round(1000 * idle_s)
         self.stopped, self.woken = False, threading.Event()
+        self.finishing, self.finished = False, threading.Event()
         self.looked_ms = 0  # what was used before has been looked at
         self.failures = 0
         self.refused: dict[tuple[str, str], int] = {}  # session to its generation: until it changes
         self.sweep_at = time.monotonic() + FIRST_SWEEP_S
 
     def hurry(self) -> None:
-        """The node stops: whatever is not there yet is sent, for as long as there is time."""
+        """The node stops: whatever is not there yet is sent, however lately it was used."""
         self.idle_ms = 0
         self.woken.set()
+
+    def finish(self, seconds: float) -> bool:
+        """Nothing more is committed here. Whether all was sent, or cannot be now."""
+        if not self.finishing:
+            self.finishing = True
+            self.hurry()
+        return self.finished.wait(seconds)
 
     def end(self) -> None:
         self.stopped = True
@@ -64,7 +72,7 @@ class Exporter(Servant):
     def serve(self) -> None:
         step_aside()
         while not self.stopped:
-            pause = LOOK_S
+            pause, is_last = LOOK_S, self.finishing
             try:
                 with self.alone() as is_ours:
                     if is_ours:
@@ -78,6 +86,8 @@ class Exporter(Servant):
                 log.warning(
                     "sessions wait for the object store", error=str(error)[:300], pause_s=pause
                 )
+            if is_last:
+                self.finished.set()
             self.woken.wait(pause)
             self.woken.clear()
 

@@ -54,7 +54,7 @@ class Worker(Protocol):
 
 
 class SessionPart:
-    """begin() starts the threads, end() ends all but the writer, which is drained."""
+    """begin() starts the threads, end() ends all but writer and exporter, which are drained."""
 
     def __init__(self, worker: Worker, backing: Backing) -> None:
         self.worker, self.backing, self.engine = worker, backing, backing.engine
@@ -122,6 +122,12 @@ class SessionPart:
         for _ in range(SESSION_RESTORERS):
             self.of_sessions.put(None)
         self.keeper.flush(seconds)
+
+    def drain(self, seconds: float) -> bool:
+        """The pool stops. Whether all that ended is written, and sent, or will not be now."""
+        if not self.writer.drain(seconds):
+            return False
+        return self.exporter is None or self.exporter.finish(seconds)
 
     def wants(self, request: Request) -> bool:
         """Whether a restorer has to see it, whatever its journal holds."""

@@ -171,3 +171,26 @@ def test_one_node_of_a_fleet_sweeps_once_a_day(home, exporter, monkeypatch):
     exporter.store.hash["dropped"] = 5
     is_deleted = swept[0]["is_deleted"]
     assert is_deleted(TENANT, "s", 5) and not is_deleted(TENANT, "s", 6)
+
+
+def test_a_node_that_stops_waits_until_what_it_committed_last_is_sent(home, exporter):
+    exporter.start()
+    home.say("s", LOG)
+    home.now_ms += 1
+    while not exporter.finish(0.05):
+        pass
+    assert len(there(home)) == 1
+    exporter.end()
+    exporter.join(30)
+
+
+def test_a_store_that_is_away_holds_no_stop_up(home, exporter, bucket):
+    home.say("s", LOG)
+    home.now_ms += 1
+    bucket.fails = {"put", "get", "list", "head"}
+    exporter.start()
+    while not exporter.finish(0.05):
+        pass
+    assert home.remote.stats()["store_failures"] >= 1
+    exporter.end()
+    exporter.join(30)
