@@ -12,12 +12,12 @@ from router.simulator.workload import Lengths, Part, Talk, Workload, wishes
 from router.simulator.workload import Wish as Wish
 
 CONTEXT: Final = 8192
-TALK: Final = Talk(turns=3.0, think_s=30.0, begins=0.0)
+TALK: Final = Talk(turns=2.0, think_s=30.0, begins=0.0)
 SHARES: Final[Mapping[str, float]] = {"realtime": 0.2, "standard": 0.5, "batch": 0.3}
 
 
 def conversations() -> Workload:
-    """Chats of three turns in the mean; lengths: Azure 2023, conversation (workloads.toml)."""
+    """Chats of two turns in the mean; lengths: Azure 2023, conversation (workloads.toml)."""
     prompt, output = Lengths(400, 0.7, 2048), Lengths(129, 0.95, 512)
     parts = tuple(
         Part(sla, share, output, max_tokens=512, prompt=prompt, session=TALK)

@@ -258,8 +258,11 @@ class FleetNode(Node):
             self.held.remove(job)
 
     def _replan(self) -> None:
-        if self.died_ms is None:
+        """Of a node with one pool nothing can move."""
+        if self.died_ms is None and len(self.pools) > 1:
             super()._replan()
+        else:
+            self._is_replanning = False
 
     def _left(self, job: Job, to_pool: str) -> None:
         if self.died_ms is None:
