@@ -110,6 +110,13 @@ class AsyncMasterConnection(redis.asyncio.Connection):
         """It leads to an earlier master."""
         return self.is_connected and self.term != self.master.term
 
+    async def connect(self) -> None:
+        """Also asked of an idle connection, before it is used: not each command has a key, for
+        which an earlier master of a Cluster would refuse it."""
+        if self.is_old:
+            await self.disconnect(nowait=True)
+        await super().connect()  # type: ignore[no-untyped-call]
+
     async def _connect(self) -> None:
         (self.host, self.port), self.term = await asyncio.to_thread(self.master.find)
         try:

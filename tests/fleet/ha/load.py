@@ -43,7 +43,9 @@ class Load:
     """Threads that ask until they are stopped. accepted: id of each request to its number.
 
     accepted_at  monotonic seconds at which any door took one, in order
+    refused      what doors said that took none
     broken       answers that were under way and broke off: why
+    streamed_s   how long each one took that did not
     """
 
     node: Node
@@ -54,7 +56,7 @@ class Load:
     accepted_at: list[float] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
-    streamed: int = 0
+    streamed_s: list[float] = field(default_factory=list)
     stopping: threading.Event = field(default_factory=threading.Event)
     threads: list[threading.Thread] = field(default_factory=list)
 
@@ -111,6 +113,7 @@ class Load:
         """The answer must come whole, whatever happens to the store meanwhile."""
         body = {**ASKED[number], "stream": True}
         url, text, done = f"{self.node.url}/v1/completions", "", False
+        begin = time.monotonic()
         with httpx.stream("POST", url, json=body, timeout=TIMEOUT_S) as told:
             if told.status_code != 200:
                 told.read()
@@ -120,7 +123,7 @@ class Load:
                 done = done or line == "data: [DONE]"
                 if line.startswith("data: {"):
                     text += piece(line)
-        self.streamed += 1
+        self.streamed_s.append(time.monotonic() - begin)
         if not done or text != self.calm[number].text:
             self.broken.append(f"{name}: done {done}, {text!r} for {self.calm[number].text!r}")
 
@@ -128,6 +131,12 @@ class Load:
         """The longest time in which no door took anything."""
         times = [since, *(at for at in self.accepted_at if since < at < until), until]
         return max(b - a for a, b in pairwise(times))
+
+    def all_ended_s(self, until: float) -> float:
+        """How long after the last one was asked for all had ended, by the record."""
+        ends = (self.node.store.job(name)["ended_ms"] for name in self.accepted)
+        behind_ms = time.time() * 1000 - max(ends)
+        return time.monotonic() - until - behind_ms / 1000
 
     def check(self) -> None:
         """Every accepted request has ended once, undisturbed, and its webhook has told of it."""

@@ -136,10 +136,12 @@ def ride_out(servers, load, what):
     told = {
         "servers": type(servers).__name__,
         "what": what.__name__,
-        "accepted": len(load.accepted) + load.streamed,
+        "accepted": len(load.accepted) + len(load.streamed_s),
         "asked_again": len(load.refused),
         "elected_s": round(elected_s, 2),
         "nothing_taken_s": round(load.gap_s(began, until), 2),
+        "longest_stream_s": round(max(load.streamed_s), 2),
+        "all_ended_s": round(load.all_ended_s(until), 2),
     }
     print(json.dumps(told))
     if path := os.environ.get("FLEET_FIGURES"):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import redis.asyncio
 from redis import Redis
 from redis.exceptions import ConnectionError as StoreAway
 from redis.exceptions import MovedError, ResponseError
@@ -109,6 +110,22 @@ def test_a_master_that_becomes_a_replica_is_left(pair):
         waiting.get("a")
     first.redis.replicaof("NO", "ONE")  # as if its name led elsewhere now
     assert client.set("a", 3) and waiting.get("a") == b"3"
+
+
+def test_an_idle_connection_of_an_event_loop_leaves_an_earlier_master(cluster, clients):
+    """CLIENT UNBLOCK, by which a read learns of a new key, would be answered there for ever."""
+
+    async def ask():
+        client = redis.asyncio.Redis(connection_pool=clients.async_pool())
+        ids = [await client.client_id(), await client.client_id()]
+        clients.master.doubt(clients.master.term, is_other=True)
+        ids.append(await client.client_id())
+        await client.aclose()
+        await client.connection_pool.disconnect()
+        return ids
+
+    before, same, after = asyncio.run(ask())
+    assert before == same and after != before
 
 
 def test_a_replica_is_no_place_to_read_tokens_from(pair):
