@@ -89,16 +89,19 @@ def keeping(info: dict[str, Any]) -> Iterator[Finding]:
 
 def replicas(store: Store) -> Iterator[Finding]:
     """Whether another server can take the place of one that may be left (docs/redis.md)."""
-    url, master = store.clients.url, store.clients.master
-    if master is None or url.kind not in FOLLOWED:
+    url, master, must = store.clients.url, store.clients.master, store.replicas
+    if master is None or (url.kind not in FOLLOWED and must == 0):
         return
     info: dict[str, Any] = store.redis.info("replication")
     (host, port), number = master.find()[0], int(info.get("connected_slaves", 0))
-    yield Finding("store", f"is {host}:{port}, {FOLLOWED[url.kind]}; replicas: {number}")
-    if number == 0:
-        what = "has no replica: nobody takes its place"
-        yield wrong("store-no-replica", "store", what, "give it two replicas (docs/redis.md)")
-    if "min_slaves_good_slaves" not in info:
+    whose = FOLLOWED.get(url.kind, "by its URL")
+    yield Finding("store", f"{host}:{port}, {whose}; replicas: {number}, asked for: {must}")
+    if number < max(must, 1):
+        what = f"{must} of its {number} replicas must have a request: nothing is accepted"
+        lonely = "has no replica: nobody takes its place"
+        todo = "give it two replicas (docs/redis.md)"
+        yield wrong("store-no-replica", "store", what if must else lonely, todo)
+    if url.kind in FOLLOWED and "min_slaves_good_slaves" not in info:
         what = "takes writes that no replica has, even when it is cut off from all of them"
         todo = "set min-replicas-to-write 1 on all its servers (docs/redis.md)"
         yield wrong("store-writes-alone", "store", what, todo)

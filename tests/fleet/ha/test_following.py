@@ -89,6 +89,14 @@ def test_start_and_doctor_look_at_the_slots_master(cluster, free_port):
     assert names == ["store-no-replica", "store-writes-alone"]
 
 
+def test_doctor_says_when_more_replicas_are_asked_for_than_there_are(pair):
+    url = f"redis://127.0.0.1:{pair[0].port}"
+    for must, wrong in ((1, []), (2, ["2 of its 1 replicas must have a request"])):
+        found = list(doctor.examine(Settings(redis_url=url, redis_replicas=must)))
+        assert any(f"replicas: 1, asked for: {must}" in finding.what for finding in found)
+        assert [one.what.partition(":")[0] for one in found if not one.is_good] == wrong
+
+
 def clients_of(server) -> StoreClients:
     return StoreClients(f"redis://127.0.0.1:{server.port}", "lockstep")
 
