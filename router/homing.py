@@ -12,7 +12,8 @@ from dataclasses import replace
 from router.placement import Plan, place
 from router.pools import Wanted
 from router.sight import Sight
-from workers.fleet.names import node_of
+from workers.fleet.names import node_of, pools_of
+from workers.fleet.presence import who_holds
 from workers.sla import SlaTable
 from workers.store import Store
 
@@ -63,6 +64,17 @@ class Homes:
         if sla.tpot_ms and there.tpot_ms is not None and there.tpot_ms > sla.tpot_ms:
             return "would be slow"
         return ""
+
+    def larger(self, wanted: Wanted, now_ms: int) -> Plan | None:
+        """At a node that holds what none of ours does; None: there is none that is ready."""
+        plans = []
+        for node in who_holds(self.store, wanted.num_tokens):
+            if node != self.store.keys.node:
+                views = self.sight(pools_of(node)[0]).views()
+                plans.append(place(wanted, None, views, self.table, now_ms))
+        taken = [plan for plan in plans if plan.kind not in UNPLACED]
+        waits = [plan for plan in plans if plan.kind == "wait"]
+        return next(iter(taken + waits), None)
 
     def queued(self, wanted: Wanted, home: str, plan: Plan) -> None:
         """It has just been put into a queue there."""

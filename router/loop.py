@@ -115,7 +115,7 @@ class Router:
         tell_promises(self.store)
         self.say_alive()
         self.forget()
-        self.fleet.say(self.sight.views)
+        self.fleet.say(self.sight.views, self.sight.longest_here)
         self.handle(self.consumer.own_pending())
 
     def forget(self) -> None:
@@ -127,7 +127,7 @@ class Router:
         """One round. Gives seconds to pause, or None: the bell may be waited for."""
         self.say_alive()
         self.forget()
-        self.fleet.say(self.sight.views)
+        self.fleet.say(self.sight.views, self.sight.longest_here)
         self.replanner.look()
         self.adopter.look()
         self.placer.place_all()

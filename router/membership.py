@@ -40,13 +40,15 @@ class Membership:
         self.gone: tuple[str, ...] = ()
         self._said_at = float("-inf")
 
-    def say(self, views: Callable[[], Sequence[PoolView]]) -> None:
-        """Once a second; of a change there is a line in the log."""
+    def say(
+        self, views: Callable[[], Sequence[PoolView]], longest: Callable[[], int | None]
+    ) -> None:
+        """Once a second; of a change there is a line in the log.   longest: sequence held here"""
         now = time.monotonic()
         if self.presence is None or now - self._said_at < SAY_EVERY_S:
             return
         self._said_at = now
-        self.presence.say(speed_of(views()))
+        self.presence.say(speed_of(views()), longest() or 0)
         self.share, self.gone = self.presence.share, self.presence.gone
         if self.presence.refused != self.refused:
             self.refused = self.presence.refused

@@ -139,10 +139,17 @@ class Placer:
         """Here, or where its session is at home."""
         wanted, home, now = held.wanted, held.home, now_ms()
         if home is None or not self.homes.is_elsewhere(home):
-            return place(wanted, home, self.sight.views(), self.table, now)
+            plan = place(wanted, home, self.sight.views(), self.table, now)
+            larger = self.homes.larger(wanted, now) if self.is_too_large(plan) else None
+            return larger or plan
         anew = replace(wanted, kept_tokens=0)  # what its session has computed is not here
         here = place(anew, None, self.sight.views(), self.table, now)
         return self.homes.plan(wanted, home, here, now)
+
+    def is_too_large(self, plan: Plan) -> bool:
+        """Whether no pool of this node of a fleet holds it: another one may."""
+        is_refused = plan.kind == "refuse" and plan.field == "max_tokens"
+        return is_refused and bool(self.store.keys.node)
 
     def is_ours(self, pool: str) -> bool:
         return pool in self.store.keys.own_pools

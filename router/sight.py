@@ -17,12 +17,14 @@ from router.largest import Largest
 from router.pools import PoolView, Wanted, added, views_of
 from router.replan import Job
 from workers.fleet.names import pools_of
+from workers.fleet.presence import longest
 from workers.placed import Placed, placed
 from workers.store import Store
 from workers.wire import PoolLoad
 
 LOADS_AGE_S: Final = 0.25
 JOBS_AGE_S: Final = 1.0
+LONGEST_AGE_S: Final = 2.0
 QUEUE_LOOK: Final = 256  # of a queue, and of what runs in a pool
 
 
@@ -40,7 +42,8 @@ class Sight:
         self._jobs: list[Job] = []
         self._nameless: set[str] = set()  # in a queue, and nothing is known of them
         self._views: tuple[PoolView, ...] | None = None
-        self._loads_at = self._jobs_at = float("-inf")
+        self._longest = 0
+        self._loads_at = self._jobs_at = self._longest_at = float("-inf")
 
     def forget(self) -> None:
         """A turn begins: queues are to be looked at again."""
@@ -54,10 +57,19 @@ class Sight:
             self.largest.look(self._loads, now)
         return self._loads
 
-    def longest(self) -> int | None:
+    def longest_here(self) -> int | None:
         """Tokens of the longest sequence that a pool holds which was ready lately; None: none."""
         self.loads()
         return self.largest.tokens
+
+    def longest(self) -> int | None:
+        """The same of all nodes of a fleet."""
+        here, now = self.longest_here(), time.monotonic()
+        if not self.node or here is None:
+            return here
+        if now - self._longest_at > LONGEST_AGE_S:
+            self._longest, self._longest_at = longest(self.store), now
+        return max(here, self._longest)
 
     def is_loading(self) -> bool:
         """Whether a pool is about to be ready: how much it will hold is not known yet."""

@@ -224,6 +224,7 @@ class Keys:
         self.again = f"{prefix}:again"  # a channel that nobody hears: see Store.accept
         self.nodes = f"{prefix}:nodes"  # a fleet's nodes by the second in which they were heard
         self.speeds = f"{prefix}:speeds"  # of the same, what each can do
+        self.longest = f"{prefix}:longest"  # of the same, tokens of a sequence
         self.fleet = f"{prefix}:fleet"  # what all its nodes have in common
         self.api_keys = f"{prefix}:keys"  # by name, without an expiry: ingest/access/keys.py
         self.replanned = self.of_node("replanned", node)  # a router has just done it

@@ -13,7 +13,7 @@ from ingest.errors import ApiError
 from ingest.health.pulse import Pulse, take_pulse
 from router.not_now import TOO_MUCH, ask_again, class_is_full
 from router.placement import Plan, place, shown_ms
-from router.pools import PoolView, wanted_of
+from router.pools import PoolView, Wanted, wanted_of
 from router.pressure import is_too_much, of_share, shared_pressure
 from router.sight import Sight
 from workers.settings import Settings
@@ -64,7 +64,7 @@ class Doorkeeper:
         plan = place(wanted, session.get("pool"), views, self.table, now_ms, backlog=own)
         if is_too_much(plan):
             raise overloaded(plan)
-        if plan.kind == "refuse":
+        if plan.kind == "refuse" and not self.fits_elsewhere(wanted):
             code = "too_large" if plan.field == "max_tokens" else "impossible_deadline"
             raise ApiError(400, f"{plan.field}: {plan.reason}", param=plan.field, code=code)
         most = self.table[request.sla].max_queue or self.max_queue
@@ -73,6 +73,11 @@ class Doorkeeper:
             share = pulse.share
             pressure = shared_pressure(wanted, views, self.table, now_ms, waiting, most, share)
             raise queue_full(waiting[request.sla], pressure.retry_ms)
+
+    def fits_elsewhere(self, wanted: Wanted) -> bool:
+        """Whether another node of the fleet holds what none of ours does."""
+        here = self.sight.longest_here()
+        return here is not None and here < wanted.num_tokens <= (self.longest() or 0)
 
     def took(self, sla: str) -> None:
         """A request of this class was accepted."""

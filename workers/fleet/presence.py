@@ -32,6 +32,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     clock_ms    by how much its clock is ahead of the store's; negative: behind
     speed       requests of 256 and 256 tokens that its ready pools end in a second; 0: none yet
     share       of all nodes' speeds, 0 to 1
+    longest     tokens of the longest sequence that one of its pools holds; 0: not said
     refused     why it takes no requests, in words; "": it does
     """
 
@@ -46,6 +47,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     clock_ms: int = 0
     speed: float = 0.0
     share: float = 1.0
+    longest: int = 0
     refused: str = ""
 
 
@@ -77,17 +79,18 @@ class Presence:
         self.refused, self.share = "", 1.0
         self.gone: tuple[str, ...] = ()
 
-    def say(self, speed: float) -> None:
-        """It lives, and does so many requests a second."""
+    def say(self, speed: float, longest: int = 0) -> None:
+        """It lives, does so many requests a second, and holds a sequence of so many tokens."""
         wrong = self.wrong_clock()
+        refused = wrong or self.refused
         self.told = msgspec.structs.replace(
-            self.told, speed=speed, share=self.share, refused=wrong or self.refused
+            self.told, speed=speed, share=self.share, longest=longest, refused=refused
         )
         keys = self.store.keys
-        names = [keys.nodes, keys.speeds, keys.node_report(keys.node), keys.fleet]
+        names = [keys.nodes, keys.speeds, keys.node_report(keys.node), keys.fleet, keys.longest]
         said = msgspec.json.encode(self.told)
-        of_node = (keys.node, self.told.instance, said, self.store.lease_s)
-        told = self.store.run("heard", names, *of_node, self.identity, speed, int(bool(wrong)))
+        of_node = (keys.node, self.told.instance, said, self.store.lease_s, self.identity)
+        told = self.store.run("heard", names, *of_node, speed, int(bool(wrong)), longest)
         why, other, total, gone = told
         self.refused = wrong or refusal(why.decode(), other.decode(), keys.node, self.identity)
         self.gone = tuple(name for name in texts(gone) if name != keys.node)
@@ -106,7 +109,7 @@ class Presence:
     def leave(self) -> None:
         """It stops on purpose."""
         keys = self.store.keys
-        names = [keys.nodes, keys.speeds, keys.node_report(keys.node)]
+        names = [keys.nodes, keys.speeds, keys.node_report(keys.node), keys.longest]
         self.store.run("leave", names, keys.node, self.told.instance)
 
 
@@ -143,6 +146,19 @@ def nodes(store: StoreClient) -> list[Node]:
     return [node_of_hash(name, raw, now_s) for name, raw in told if raw]
 
 
+def longest(store: StoreClient) -> int:
+    """Tokens of the longest sequence that some node holds; 0: none has said so."""
+    found = store.redis.zrange(store.keys.longest, 0, 0, desc=True, withscores=True)
+    pairs = cast(list[tuple[bytes, float]], found)
+    return max((int(tokens) for _, tokens in pairs), default=0)
+
+
+def who_holds(store: StoreClient, num_tokens: int, at_most: int = 8) -> list[str]:
+    """Nodes that hold a sequence of so many tokens, the smallest of them first."""
+    found = store.redis.zrangebyscore(store.keys.longest, num_tokens, "+inf", 0, at_most)
+    return texts(cast(list[bytes], found))
+
+
 def node_report(store: StoreClient, name: str) -> NodeReport | None:
     """What a node says of itself; None: it has not been heard."""
     raw = cast(dict[bytes, bytes], store.redis.hgetall(store.keys.node_report(name)))
@@ -164,5 +180,6 @@ def forget(store: StoreClient, name: str) -> Any:
     with store.redis.pipeline() as pipeline:
         pipeline.zrem(keys.nodes, name)
         pipeline.zrem(keys.speeds, name)
+        pipeline.zrem(keys.longest, name)
         pipeline.delete(keys.node_report(name), keys.pools_of(name))
         return pipeline.execute()

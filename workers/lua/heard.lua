@@ -1,10 +1,10 @@
 -- heard.lua - a node of a fleet says that it lives; hears if it takes part, and who is gone.
 --
 -- KEYS[1] nodes by when they were heard   KEYS[2] their speeds   KEYS[3] what this one says
--- KEYS[4] what all nodes have in common
+-- KEYS[4] what all nodes have in common   KEYS[5] tokens of the longest sequence each holds
 -- ARGV[5] name   ARGV[6] instance: whose LOCKSTEP_HOME it is   ARGV[7] what it says, JSON
 -- ARGV[8] lease_s   ARGV[9] identity: model, weights and arithmetic   ARGV[10] speed; "0": none yet
--- ARGV[11] "1": its own reasons keep it from taking part
+-- ARGV[11] "1": its own reasons keep it from taking part   ARGV[12] longest sequence; "0": not said
 -- returns {"", "name" or "identity", the other's host or identity, all speeds together, names of
 -- nodes that are gone}
 --
@@ -27,7 +27,10 @@ end
 
 local function fleet()
   local gone, total = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', alive), 0
-  if #gone > 0 then redis.call('ZREM', KEYS[2], unpack(gone)) end
+  if #gone > 0 then
+    redis.call('ZREM', KEYS[2], unpack(gone))
+    redis.call('ZREM', KEYS[5], unpack(gone))
+  end
   local speeds = redis.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES')
   for i = 2, #speeds, 2 do total = total + tonumber(speeds[i]) end
   return tostring(total), gone
@@ -43,12 +46,17 @@ redis.call('HSET', KEYS[3], 'instance', ARGV[6], 'heard_s', NOW_S, 'said', ARGV[
 for i = 1, 4 do redis.call('EXPIRE', KEYS[i], KEEP_S) end
 if other or ARGV[11] == '1' then
   redis.call('ZREM', KEYS[2], name)
+  redis.call('ZREM', KEYS[5], name)
 else
   redis.call('HSET', KEYS[4], 'identity', ARGV[9], 'heard_s', NOW_S)
   redis.call('EXPIRE', KEYS[4], KEEP_S)
   if tonumber(ARGV[10]) > 0 then
     redis.call('ZADD', KEYS[2], ARGV[10], name)
     redis.call('EXPIRE', KEYS[2], KEEP_S)
+  end
+  if tonumber(ARGV[12]) > 0 then
+    redis.call('ZADD', KEYS[5], ARGV[12], name)
+    redis.call('EXPIRE', KEYS[5], KEEP_S)
   end
 end
 return { other and 'identity' or '', other or '', fleet() }
