@@ -7,7 +7,8 @@
 A step of a pool writes the tokens of all its sequences in one script, so one reply carries them
 all: a token costs little more than parsing it. A new listener interrupts the blocked read (CLIENT
 UNBLOCK), and the next read has its key too. Each key is read from where its slowest listener is; a
-store that goes away is waited for, and nothing is missed.
+store that goes away is waited for, and nothing is missed. While anybody listens the store is asked
+now and then whether it lives: a master that hangs ends no read.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ RETRY_S: Final = 0.5
 CANCEL_AGAIN_S: Final = 0.1
 ENTRIES_PER_READ: Final = 256  # of each stream
 NUDGE_S: Final = 0.002  # between two tries to interrupt a read that is on its way to the store
+WATCH_S: Final = 2.0  # between two questions whether the store lives
 SILENCE_S: Final = 15.0  # a listener hears of a silence so long, to say something to its client
 
 Event = TokenEvent | EndEvent
@@ -111,6 +113,7 @@ class TokenReader:
         self.version = 0  # of the set of listeners
         self.reading = 0  # the version that the read under way knows
         self.changed = asyncio.Event()
+        self.occupied = asyncio.Event()  # somebody listens
         self.stopped = False
         self.client_id = 0  # of the reading connection
 
@@ -125,6 +128,7 @@ class TokenReader:
         self.listeners.append(listener)
         self.version += 1
         self.changed.set()
+        self.occupied.set()
         try:
             while True:
                 entries = await listener.take()
@@ -135,6 +139,8 @@ class TokenReader:
                     return
         finally:
             self.listeners.remove(listener)
+            if not self.listeners:
+                self.occupied.clear()
 
     def stop(self) -> None:
         """Lets every listener go: their clients come back to the next process."""
@@ -147,6 +153,7 @@ class TokenReader:
         connection = self._pool(BLOCK_MS / 1000 + 10).make_connection()
         tasks = [
             asyncio.create_task(self._nudge(connection)),
+            asyncio.create_task(self._watch(connection)),
             asyncio.create_task(self._call_silences()),
         ]
         try:
@@ -225,10 +232,7 @@ class TokenReader:
                 listener.offer(entry_id, event)
 
     async def _nudge(self, reading: Any) -> None:
-        """Interrupts a blocked read whenever a listener came that it does not know.
-
-        One that waits for an earlier master, which hangs and says nothing, is given up.
-        """
+        """Interrupts a blocked read whenever a listener came that it does not know."""
         client = redis.asyncio.Redis(connection_pool=self._pool(5))
         try:
             while True:
@@ -238,13 +242,33 @@ class TokenReader:
                 while self.reading < self.version:
                     try:
                         await client.client_unblock(self.client_id)
-                        if is_old := self.clients.leads_elsewhere(reading):
-                            await reading.disconnect(nowait=True)
-                        await asyncio.sleep(RETRY_S if is_old else NUDGE_S)
+                        is_over = await self._leave_an_earlier_master(reading)
+                        await asyncio.sleep(RETRY_S if is_over else NUDGE_S)
                     except (RedisError, OSError):
                         await asyncio.sleep(RETRY_S)
         finally:
             await client.connection_pool.disconnect()
+
+    async def _watch(self, reading: Any) -> None:
+        """Gives up a read that waits for an earlier master, once another one is found."""
+        client = redis.asyncio.Redis(connection_pool=self._pool(5))
+        try:
+            while True:
+                await self.occupied.wait()
+                try:
+                    await client.ping()
+                    await self._leave_an_earlier_master(reading)
+                    await asyncio.sleep(WATCH_S)
+                except (RedisError, OSError):
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            await client.connection_pool.disconnect()
+
+    async def _leave_an_earlier_master(self, reading: Any) -> bool:
+        is_over = self.clients.leads_elsewhere(reading)
+        if is_over:
+            await reading.disconnect(nowait=True)
+        return is_over
 
     async def _call_silences(self) -> None:
         while True:
