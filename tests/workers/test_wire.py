@@ -91,7 +91,8 @@ def test_a_routed_request_comes_back_from_the_hash():
 
 def test_every_key_begins_with_the_prefix():
     keys = Keys("{node}")
-    names = [value for name, value in vars(keys).items() if name != "classes"]
+    no_keys = ("classes", "node", "own_pools")
+    names = [value for name, value in vars(keys).items() if name not in no_keys]
     names += [
         keys.requests("batch"),
         keys.job("r"),
@@ -106,6 +107,7 @@ def test_every_key_begins_with_the_prefix():
         keys.wip("cpu"),
         keys.router("a"),
     ]
+    names += [keys.session("s"), keys.session_log("s"), keys.session_waiting("s")]
     names += [keys.worker("w"), keys.worker_executions("w"), *keys.lasting(), *keys.registries()]
     assert all(name.startswith("{node}") for name in names)
 
