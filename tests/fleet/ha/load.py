@@ -136,7 +136,7 @@ class Load:
         """How long after the last one was asked for all had ended, by the record."""
         ends = (self.node.store.job(name)["ended_ms"] for name in self.accepted)
         behind_ms = time.time() * 1000 - max(ends)
-        return time.monotonic() - until - behind_ms / 1000
+        return max(0.0, time.monotonic() - until - behind_ms / 1000)
 
     def check(self) -> None:
         """Every accepted request has ended once, undisturbed, and its webhook has told of it."""

@@ -189,9 +189,10 @@ class ClusterServers(Servers):
                 slots = server.redis.execute_command("CLUSTER SLOTS")
             except (RedisError, OSError):
                 continue
-            found = next(one[2][1] for one in slots if one[0] <= SLOT <= one[1])
-            if found != server.port and server.redis.info("replication")["role"] != "master":
-                continue
+            found = next((one[2][1] for one in slots if one[0] <= SLOT <= one[1]), None)
+            is_replica = server.redis.info("replication")["role"] != "master"
+            if found is None or (found != server.port and is_replica):
+                continue  # in the middle of a failover nobody serves it
             return self.server_at(found)
         raise AssertionError("no node answers")
 
