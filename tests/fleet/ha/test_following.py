@@ -1,9 +1,6 @@
 """Clients on a real Cluster, and beside a master that becomes a replica."""
 
 import asyncio
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import redis.asyncio
@@ -21,8 +18,6 @@ from workers.settings import Settings
 from workers.store import Store
 from workers.store_client import NotReplicated
 from workers.wire import Keys
-
-ROOT = Path(__file__).parents[3]
 
 
 def test_each_client_finds_who_serves_the_slot(cluster, clients):
@@ -68,15 +63,6 @@ def test_control_messages_reach_who_listens_at_any_node(store, cluster):
     store.redis.publish(store.keys.control, "cancel x")
     assert wait_for(lambda: listener.get_message(timeout=0.1), "a message")["data"] == "cancel x"
     listener.close()
-
-
-def test_rqs_own_commands_find_it_too(store):
-    store.redis.sadd(f"{store.keys.rq_prefix}:queues", f"{store.keys.rq_prefix}:queue:cpu")
-    command = [str(Path(sys.executable).parent / "rq"), "info", "--raw", "--url", store.url]
-    command += ["--connection-class", "workers.master.client.StoreRedis"]
-    environment = {"RQ_KEY_PREFIX": store.keys.rq_prefix, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and "queue cpu 0" in done.stdout, done.stdout + done.stderr
 
 
 def test_start_and_doctor_look_at_the_slots_master(cluster, free_port):

@@ -8,8 +8,9 @@ import httpx
 import pytest
 
 from ingest.client import Client
+from ingest.command.doctor.app import running_node
 from tests.node.running_node import wait_for
-from workers.settings import settings
+from workers.settings import Settings, settings
 
 TIMEOUT_S = 120
 ASKED = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
@@ -72,10 +73,12 @@ def test_rq_and_doctor_see_the_node(node):
     command += ["--connection-class", "workers.master.client.StoreRedis"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "worker " in done.stdout and "-cpu-" in done.stdout
-    doctor = [sys.executable, "-m", "ingest.command.main", "doctor", "--json"]
-    told = subprocess.run(doctor, env=environment, capture_output=True, text=True, cwd=node.home)
-    assert '"store-no-replica"' in told.stdout, told.stdout + told.stderr
-    assert "pool-silent" not in told.stdout
+    told = {"home": node.home, "redis_url": node.store.url, "key_prefix": node.store.keys.prefix}
+    found = running_node(Settings(**told, port=int(node.url.rpartition(":")[2])))
+    assert {one.name for one in found if not one.is_good} == {
+        "store-no-replica",
+        "store-writes-alone",
+    }
 
 
 def test_all_keys_lie_in_one_slot(node, cluster):
