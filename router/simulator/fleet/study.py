@@ -1,9 +1,10 @@
 """What a simulated fleet did: how long requests waited for a pool, who did what, who came home."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from random import Random
 from typing import Final
 
 from router.simulator.clock import Clock
@@ -11,11 +12,11 @@ from router.simulator.fleet.fleet import Fleet
 from router.simulator.fleet.load import Case
 from router.simulator.fleet.node import FleetNode
 from router.simulator.job import FINISHED, Job
+from router.simulator.workload import Wish
 from workers.sla import SlaTable
 
 WARM_UP: Final = 0.1  # of the time: what comes before is not judged
-MINUTE_MS: Final = 60_000.0
-TELL_EVERY_MS: Final = 60_000.0
+DEATH_MS: Final = 10_000.0  # between two
 PERCENTILES: Final = (50, 95, 99)
 
 
@@ -25,7 +26,7 @@ class Findings:
     first token.
 
     work     requests that ended at each node        speed  of each, requests a second
-    at_home  of later turns of conversations those that ran on the node of the turn before
+    later, at_home  turns of conversations; those that ran on the node of the turn before
     adopted_ms  of requests of dead nodes: from the death until another node had them
     """
 
@@ -44,34 +45,40 @@ class Findings:
     lost: int = 0
     sessions: int = 0
     requests: int = 0
-    horizon_s: float = 0.0
     num_events: int = 0
 
 
-def simulate(
-    case: Case, table: SlaTable, tell: Callable[[float], None] = lambda part: None
-) -> Findings:
-    """One case, to the end of all that has come.   tell: the part of the time that is over"""
+def simulate(case: Case, table: SlaTable) -> Findings:
+    """One case, to the end of all that has come."""
     clock, found = Clock(), Findings()
     fleet = Fleet(case.hardware(), table, clock)
     found.speed = {node.name: node.speed for node in fleet.nodes}
-    requests, horizon_s = case.wishes(sum(found.speed.values()))
-    begin_ms, end_ms = 1000 * horizon_s * WARM_UP, 1000 * horizon_s
-    before: dict[str, str] = {}
+    requests = case.wishes(sum(found.speed.values()))
+    begin_ms, end_ms = 1000 * case.seconds * WARM_UP, 1000 * case.seconds
+    before = settle(fleet, requests, Random(case.seed))
     fleet.on_end = partial(count, found, table, begin_ms, before)
     fleet.closes_ms = end_ms
     fleet.expect(requests)
     for number in range(case.deaths):
         victim = fleet.nodes[number * len(fleet.nodes) // max(1, case.deaths)]
-        clock.at(end_ms / 2 + number * MINUTE_MS, partial(fleet.kill, victim.name))
-    for minute in range(int(end_ms / TELL_EVERY_MS)):
-        clock.at(minute * TELL_EVERY_MS, partial(tell, minute * TELL_EVERY_MS / end_ms))
+        clock.at(end_ms / 2 + number * DEATH_MS, partial(fleet.kill, victim.name))
     clock.run()
-    found.sessions, found.requests = len(requests), fleet.num_arrived
+    found.sessions, found.requests = case.sessions, fleet.num_arrived
     found.adopted_ms = fleet.adopted_ms
     found.lost = fleet.num_arrived - fleet.num_ended
-    found.horizon_s, found.num_events = horizon_s, clock.num_events
+    found.num_events = clock.num_events
     return found
+
+
+def settle(fleet: Fleet, requests: Sequence[Wish], random: Random) -> dict[str, str]:
+    """Conversations are at home on nodes, by their speed; the node of each."""
+    nodes = random.choices(fleet.nodes, [node.speed for node in fleet.nodes], k=len(requests))
+    at_home = {}
+    for wish, node in zip(requests, nodes, strict=True):
+        assert wish.session is not None
+        fleet.homes[wish.session] = (next(iter(node.pools)), wish.history)
+        at_home[wish.session] = node.name
+    return at_home
 
 
 def count(

@@ -38,6 +38,8 @@ from workers.text.text_model import TextModel
 from workers.wire import TERMINAL, Keys
 
 SETTLE_S: Final = 3.0
+ROUND: Final = "xautoclaim"  # each router, each class, every five seconds, and never else
+ENOUGH: Final = 100
 OUTPUT: Final = 8  # tokens
 
 
@@ -61,15 +63,16 @@ class Counts:
         )
 
     def less(self, idle: "Counts") -> "Counts":
-        """Without the background of as long a time."""
-        part = self.at_s / idle.at_s
+        """Without the background of as long a time, or of as many rounds of it.
+
+        A busy machine slows the background down; only there do routers look for what was abandoned.
+        """
+        part, rounds = self.at_s / idle.at_s, idle.commands.get(ROUND, 0)
+        if rounds >= ENOUGH:
+            part = self.commands.get(ROUND, 0) / rounds
         commands = {n: c - part * idle.commands.get(n, 0) for n, c in self.commands.items()}
-        return Counts(
-            self.at_s,
-            self.executed - part * idle.executed,
-            self.cpu_us - part * idle.cpu_us,
-            commands,
-        )
+        executed, cpu_us = self.executed - part * idle.executed, self.cpu_us - part * idle.cpu_us
+        return Counts(self.at_s, executed, cpu_us, commands)
 
     def each(self, count: float) -> "Counts":
         commands = {n: round(c / count, 2) for n, c in sorted(self.commands.items())}

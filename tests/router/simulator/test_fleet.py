@@ -4,13 +4,13 @@ import pytest
 
 from router.simulator.clock import Clock
 from router.simulator.fleet.fleet import Fleet
-from router.simulator.fleet.load import Case, conversations
+from router.simulator.fleet.load import SHARES, Case
 from router.simulator.fleet.study import balance, percentiles, simulate
 from router.simulator.job import FINISHED
 from router.simulator.workload import Wish, load_workloads
 
 _, TABLE = load_workloads()
-SMALL = Case(both=4, small=2, sessions=200, part=0.5)
+SMALL = Case(both=4, small=2, sessions=2000, part=0.5, seconds=40)
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +40,16 @@ def test_a_message_is_read_at_once_while_some_router_waits(found):
 
 def test_what_a_dead_node_had_ends_elsewhere_once():
     clock, ended = Clock(), []
-    case = Case(both=3, small=0, sessions=60, part=0.7)
+    case = Case(both=3, small=0, sessions=500, part=0.7, seconds=20)
     fleet = Fleet(case.hardware(), TABLE, clock, lambda job, node: None)
     for node in fleet.nodes:
         node.on_end = ended.append
-    requests, horizon_s = case.wishes(sum(node.speed for node in fleet.nodes))
-    fleet.closes_ms = 1000 * horizon_s
-    fleet.expect(requests)
+    fleet.closes_ms = 1000 * case.seconds
+    fleet.expect(case.wishes(sum(node.speed for node in fleet.nodes)))
     left = []
-    clock.at(300 * horizon_s, lambda: (fleet.kill("n1"), left.extend(fleet.nodes[1].left_behind())))
+    clock.at(
+        500 * case.seconds, lambda: (fleet.kill("n1"), left.extend(fleet.nodes[1].left_behind()))
+    )
     clock.run()
     assert left and len(ended) == fleet.num_arrived == len({job.id for job in ended})
     assert all(job.state == FINISHED and job.made == job.wish.output for job in ended)
@@ -74,7 +75,8 @@ def test_a_request_that_only_another_node_promises_goes_home():
 
 
 def test_the_load_is_drawn_by_a_seed():
-    first, _ = SMALL.wishes(10.0)
-    again, _ = SMALL.wishes(10.0)
-    assert first == again and {wish.sla for wish in first} == set(TABLE.names)
-    assert sum(part.share for part in conversations().parts) == pytest.approx(1)
+    first = SMALL.wishes(10.0)
+    assert first == SMALL.wishes(10.0) and {wish.sla for wish in first} == set(TABLE.names)
+    assert sum(SHARES.values()) == pytest.approx(1)
+    asked = sum(1 + len(wish.turns) for wish in first)
+    assert asked == pytest.approx(10.0 * SMALL.part * SMALL.seconds, rel=0.25)
