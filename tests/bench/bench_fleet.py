@@ -53,8 +53,8 @@ class Played:
 
 def cases(sessions: int) -> dict[str, Case]:
     """The longest first; of a smaller fleet as many conversations for each node."""
-    whole = Case(sessions=sessions)
-    less = replace(whole, seconds=120.0)
+    whole = Case(sessions=sessions, seconds=150.0)
+    less = replace(whole, seconds=90.0)
     return {
         "100 nodes": whole,
         "100 nodes, 5 die": replace(less, deaths=5),
