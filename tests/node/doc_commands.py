@@ -89,6 +89,7 @@ NOT_RUN: Final[Mapping[str, str]] = {  # what a command begins with
     "make bench-gpu": GPU,
     "make bench": MINUTES,
     "make bench-kv": MINUTES,
+    "make fleet-sim": "takes minutes; what came out stands in tests/bench/FLEET.md",
     "lockstep bench soak": "takes half an hour; what came out stands in tests/bench/RESULTS.md",
     "lockstep model synth --like qwen3.5-27b": "writes 15 GB; tests/workers/model/test_synth.py",
     "make gpu-kit": FETCHES,
