@@ -45,8 +45,8 @@ def test_tls_is_for_sentinels_too_and_their_password_is_theirs():
     [
         "http://h/", "redis+one://h", "redis+ring://h", "cluster://h", "h:6379", "",
         "redis://h:0/", "redis://h:x/", "redis://h:99999/", "redis://a,b/0", "redis://[::1/0",
-        "redis+cluster://a/1", "redis+cluster://a:1,b:0", "redis+sentinel://a", "redis+sentinel://a/",
-        "redis://h?socket_timeout=soon",
+        "redis+cluster://a/1", "redis+cluster://a:1,b:0", "redis+sentinel://a",
+        "redis+sentinel://a/", "redis://h?socket_timeout=soon",
     ],
 )  # fmt: skip
 def test_a_url_that_says_no_store_is_refused(url):
