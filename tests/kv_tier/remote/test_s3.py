@@ -9,7 +9,7 @@ from kv_tier.remote.pull import newest, pull
 from kv_tier.remote.push import push
 from kv_tier.remote.sweep import forget, sweep
 from tests.kv_tier.remote import s3_server
-from tests.kv_tier.remote.homes import SIZES, TENANT, Home, as_pulled, replace_byte
+from tests.kv_tier.remote.homes import SIZES, TENANT, as_pulled, replace_byte
 
 pytestmark = pytest.mark.skipif(not s3_server.PYTHON, reason="make test-objects brings the server")
 LOG = range(100, 800)
@@ -95,11 +95,3 @@ def test_plain_http_is_refused_unless_it_is_allowed(bucket, monkeypatch):
     monkeypatch.setenv("AWS_ALLOW_HTTP", "false")
     with pytest.raises(StoreError):
         Bucket("s3://lockstep/x").get("salt")
-
-
-@pytest.fixture
-def homes(tmp_path, bucket):
-    both = Home(tmp_path / "one", bucket), Home(tmp_path / "other", bucket)
-    yield both
-    for home in both:
-        home.close()
