@@ -10,10 +10,10 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ingest.fleet import SeenNode
+from ingest.metrics.pools import NODE
 from workers.wire import KEEP_S
 
-NODE: Final = ["node"]
-INFO: Final = ["node", "host", "version", "model", "weights", "arithmetic"]
+INFO: Final = [NODE, "host", "version", "model", "weights", "arithmetic"]
 GAUGES: Final = {
     "node_up": "1 while it says that it lives",
     "node_refused": "1 while it takes no requests: its weights, arithmetic, clock or name",
@@ -34,7 +34,7 @@ class NodeMetrics(Collector):
         if not named:
             return
         for name, says in GAUGES.items():
-            family = GaugeMetricFamily(f"lockstep_{name}", says, labels=NODE)
+            family = GaugeMetricFamily(f"lockstep_{name}", says, labels=[NODE])
             for node in named:
                 family.add_metric([node.name], gauges_of(node)[name])
             yield family
