@@ -1,7 +1,7 @@
 """What this node knows to be in the object store: a note that may be lost; then it asks again."""
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -50,16 +50,16 @@ class Known:
     def note(self, written: Sequence[tuple[bytes, int]]) -> None:
         """(name, written_ms) of objects that are there."""
         query = "INSERT OR REPLACE INTO objects VALUES (?, ?)"
-        self._write(lambda db: db.executemany(query, written))
+        self._file.write(lambda db: db.executemany(query, written))
 
     def forget(self, name: bytes) -> None:
         """An object turned out not to be there."""
-        self._write(lambda db: db.execute("DELETE FROM objects WHERE name = ?", (name,)))
+        self._file.write(lambda db: db.execute("DELETE FROM objects WHERE name = ?", (name,)))
 
     def tidy(self, now_ms: int) -> None:
         """What would be asked for anyway need not be noted."""
         query, values = "DELETE FROM objects WHERE written_ms < ?", (now_ms - FORGET_MS,)
-        self._write(lambda db: db.execute(query, values))
+        self._file.write(lambda db: db.execute(query, values))
 
     def version(self, tenant: str, session_id: str) -> Version | None:
         """Of the manifest that this node wrote there last."""
@@ -78,14 +78,11 @@ class Known:
             *(manifest.fence, manifest.generation),
         )
         query = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?)"
-        self._write(lambda db: db.execute(query, values))
+        self._file.write(lambda db: db.execute(query, values))
 
     def forget_session(self, tenant: str, session_id: str) -> None:
         query = "DELETE FROM sessions WHERE tenant = ? AND session_id = ?"
-        self._write(lambda db: db.execute(query, (tenant, session_id)))
-
-    def _write(self, work: Callable[[sqlite3.Connection], object]) -> None:
-        self._file.write(work)
+        self._file.write(lambda db: db.execute(query, (tenant, session_id)))
 
 
 def _nothing(db: sqlite3.Connection) -> None:
