@@ -27,6 +27,7 @@ from router.replanning import Replanner
 from router.sight import Sight
 from router.suiting import Suits
 from router.taking import Taker
+from router.typical import Typical
 from workers.address import Networks
 from workers.clock import now_ms
 from workers.log import logger
@@ -75,8 +76,9 @@ class Router:
         self.fleet = fleet or Membership(None)
         self.sight, self.homes = Sight(store, text.name), Homes(store, text.name, table)
         self.adopter = Adopter(store, self.sight, table, self.fleet)
-        self.overload = Overload(store, table, allow, max_queue)
-        self.suits = Suits(table, self.overload.next_one, self.consumer.oldest_s)
+        typical = Typical(table.names)
+        self.overload = Overload(store, table, typical, allow, max_queue)
+        self.suits = Suits(table, typical.next_one, self.consumer.oldest_s)
         self.replanner = Replanner(store, self.sight, table, name)
         self.placer = Placer(
             store,
@@ -94,7 +96,7 @@ class Router:
             table,
             text=text,
             allow=allow,
-            overload=self.overload,
+            typical=typical,
             placer=self.placer,
         )
         self.stop_asked = stop_asked

@@ -11,9 +11,10 @@ from typing import Any, Final, cast
 from router.admit import Reject, reject_entry
 from router.entry import read_entry
 from router.not_now import class_is_full, not_now
-from router.pools import PoolView, Wanted
+from router.pools import PoolView
 from router.pressure import shared_pressure
 from router.refusal import Refused
+from router.typical import Typical
 from workers.address import Networks
 from workers.log import logger
 from workers.promises import press
@@ -22,8 +23,6 @@ from workers.store import Store
 from workers.wire import Pressure
 
 LOOKED_AT: Final = 64  # of a class in one go; the next second brings the next ones
-FADE: Final = 0.9  # weight of the past in what a class's requests are like
-FIRST: Final = 256  # tokens of prompt and output, while a class has had none
 
 log = logger("router")
 
@@ -31,16 +30,11 @@ log = logger("router")
 class Overload:
     """One router's. max_queue: of classes that do not say how many may wait."""
 
-    def __init__(self, store: Store, table: SlaTable, allow: Networks, max_queue: int) -> None:
-        self.store, self.table, self.allow, self.max_queue = store, table, allow, max_queue
-        self.typical = {name: (float(FIRST), float(FIRST)) for name in table.names}
-
-    def saw(self, wanted: Wanted) -> None:
-        """A request of its class was admitted: what the next ones will be like."""
-        prompt, output = self.typical[wanted.sla]
-        prompt = FADE * prompt + (1 - FADE) * wanted.uncached
-        output = FADE * output + (1 - FADE) * wanted.max_tokens
-        self.typical[wanted.sla] = (prompt, output)
+    def __init__(
+        self, store: Store, table: SlaTable, typical: Typical, allow: Networks, max_queue: int
+    ) -> None:
+        self.store, self.table, self.typical = store, table, typical
+        self.allow, self.max_queue = allow, max_queue
 
     def tell(
         self,
@@ -52,7 +46,7 @@ class Overload:
         """Once a second. waiting: in each stream; share: of it, what is this node's to do."""
         pressures = {
             sla.name: shared_pressure(
-                self.next_one(sla.name, now_ms),
+                self.typical.next_one(sla.name, now_ms),
                 views,
                 self.table,
                 now_ms,
@@ -66,11 +60,6 @@ class Overload:
         for name, pressure in pressures.items():
             if pressure.waiting > pressure.most:
                 self.shed(name, pressure)
-
-    def next_one(self, sla: str, now_ms: int) -> Wanted:
-        """A request of a class that would come now, like the last ones."""
-        prompt, output = self.typical[sla]
-        return Wanted("", sla, now_ms, max(1, round(prompt)), max(1, round(output)))
 
     def shed(self, sla: str, pressure: Pressure) -> None:
         """Ends the newest of a stream, so that `most` are left; other routers may be at it, too."""

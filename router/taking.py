@@ -12,11 +12,11 @@ from router.admit import Door, Reject, admit
 from router.consumer import Consumer, Entry
 from router.dispatch import refuse, refuse_message
 from router.entry import read_entry
-from router.overload import Overload
 from router.placing import Held, Placer
 from router.pools import wanted_of
 from router.refusal import Refused
 from router.sight import Sight
+from router.typical import Typical
 from workers.address import Networks
 from workers.clock import now_ms
 from workers.sla import SlaTable
@@ -39,12 +39,12 @@ class Taker:
         *,
         text: TextModel,
         allow: Networks,
-        overload: Overload,
+        typical: Typical,
         placer: Placer,
     ) -> None:
         self.store, self.consumer, self.sight, self.table = store, consumer, sight, table
         self.text, self.allow = text, allow
-        self.overload, self.placer = overload, placer
+        self.typical, self.placer = typical, placer
         self.later: list[Entry] = []  # too large for the pools that are ready, while one loads
 
     def take(self, entry: Entry) -> None:
@@ -79,7 +79,7 @@ class Taker:
             return
         session = self.store.session(request.session) if request.session else {}
         wanted = wanted_of(request, session)
-        self.overload.saw(wanted)
+        self.typical.saw(wanted.sla, wanted.uncached, wanted.max_tokens)
         home = session.get("pool") if request.session else None
         self.placer.hold(Held(entry, request, wanted, home))
 

@@ -15,9 +15,8 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from router.membership import speed_of
-from router.overload import FADE, FIRST
 from router.placement import EMPTY, Plan
-from router.pools import PoolView, Wanted
+from router.pools import PoolView
 from router.pressure import of_share
 from router.reading import room_of
 from router.simulator.clock import FOREVER, Clock
@@ -26,6 +25,7 @@ from router.simulator.job import WAITING, Job
 from router.simulator.node import FULL_PAUSE_MS, REPLAN_MS, REPORT_MS, Node, Policy
 from router.simulator.pool import SimPool
 from router.suiting import Suits
+from router.typical import Typical
 from workers.sla import SlaTable
 
 ROUTER_MS: Final = 2.0  # that a router takes for a message: tests/bench/RESULTS.md
@@ -68,8 +68,8 @@ class FleetNode(Node):
         self.streams = fleet.streams
         self.died_ms: float | None = None
         self.speed = speed_of(self.views())
-        self.suits = Suits(table, self.next_one, fleet.age_s, lambda: clock.now_ms / 1000)
-        self._typical = {sla: (float(FIRST), float(FIRST)) for sla in table.names}
+        self.typical = Typical(table.names)
+        self.suits = Suits(table, self.typical.next_one, fleet.age_s, lambda: clock.now_ms / 1000)
         self._is_full = False
         self._due_ms = FOREVER  # of the router's next turn
 
@@ -127,14 +127,6 @@ class FleetNode(Node):
         room = room_of(one_more, held, self.views(), self.table)
         return frozenset(sla for sla, count in room.items() if count)
 
-    def next_one(self, sla: str, now_ms: int) -> Wanted:
-        """What the next request of a class is like, as far as this router has seen (overload.py).
-
-        The clock of router/suiting.py is ours, but for now_ms: it says nothing.
-        """
-        prompt, output = self._typical[sla]
-        return Wanted("", sla, now_ms, max(1, round(prompt)), max(1, round(output)))
-
     def hear(self, job: Job) -> None:
         """It was waiting, and this message is its own."""
         self.own(job)
@@ -146,12 +138,8 @@ class FleetNode(Node):
         """A request that is this node's to place, or to run, from now on."""
         if job.read_ms is None:
             job.read_ms = self.clock.now_ms
-            prompt, output = self._typical[job.sla]
-            uncached = job.wish.prompt - job.wish.history
-            self._typical[job.sla] = (
-                FADE * prompt + (1 - FADE) * uncached,
-                FADE * output + (1 - FADE) * job.wish.max_tokens,
-            )
+            wish = job.wish
+            self.typical.saw(job.sla, wish.prompt - wish.history, wish.max_tokens)
         self.jobs[job.id] = job
         self.num_accepted += 1
         self._views = None
