@@ -1,7 +1,6 @@
 """A pool beside nodes of a later version: what they say that it does not know disturbs nothing."""
 
 import msgspec
-import pytest
 
 from workers.wire import Request
 
@@ -32,24 +31,17 @@ def test_messages_that_nobody_knows_leave_a_pool_listening(node, processes):
     assert node.status("r2") == "cancelled"
 
 
-@pytest.mark.parametrize("field", ["from_tomorrow", "zz"])
-def test_a_request_with_a_field_more_is_run(node, processes, field):
+def test_a_request_with_a_field_more_is_run_and_one_that_means_more_is_not(node, processes):
+    """A new field changes no token; what does comes with another version."""
     processes("cpu")
-    node.route("r1", pool="gpu")
-    with_field(node, "r1", **{field: {"a": [1]}})
-    assert node.store.move("r1", "cpu") == "moved"
-    node.until_ended("r1")
-    assert node.status("r1") == "finished"
-
-
-def test_a_request_of_a_version_that_means_more_ends_and_says_so(node, processes):
-    processes("cpu")
-    node.route("r1", pool="gpu")
-    with_field(node, "r1", v=2)
-    node.store.move("r1", "cpu")
-    node.until_ended("r1")
-    job = node.store.job("r1")
-    assert (job["status"], job["code"]) == ("failed", "bad_record")
+    changes = {"r1": {"from_tomorrow": {"a": [1]}}, "r2": {"zz": None}, "r3": {"v": 2}}
+    for request_id, changed in changes.items():
+        node.route(request_id, pool="gpu")
+        with_field(node, request_id, **changed)
+        assert node.store.move(request_id, "cpu") == "moved"
+    node.until_ended(*changes)
+    assert [node.status(request_id) for request_id in changes] == ["finished", "finished", "failed"]
+    assert node.store.job("r3")["code"] == "bad_record"
 
 
 def test_a_request_keeps_its_fields_when_an_older_node_only_claims_it(node):
