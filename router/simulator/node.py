@@ -179,19 +179,24 @@ class Node:
         """False: it is held."""
         wanted = self.wanted(job)
         plan = self.policy.place(wanted, self._home(job), self.views(), self._now(), EMPTY)
+        if self._follow(job, plan):
+            queued = replace(wanted, then=plan.then)
+            self._views = tuple(with_queued(view, queued, plan.pool) for view in self.views())
+        return plan.kind != "wait"
+
+    def _follow(self, job: Job, plan: Plan) -> bool:
+        """Whether the plan puts it into a queue, and not on hold or out."""
         job.plan = plan
         if plan.kind == "wait":
             self.held.append(job)
-            return False
-        if plan.kind == "refuse":
+        elif plan.kind == "refuse":
             self._refuse(job, plan)
         else:
             job.then, job.pool = plan.then, plan.pool
             job.reasons.append(plan.reason)
             self._enqueue(job)
-            queued = replace(wanted, then=plan.then)
-            self._views = tuple(with_queued(view, queued, plan.pool) for view in self.views())
-        return True
+            return True
+        return False
 
     def _enqueue(self, job: Job) -> None:
         """In order of rank."""

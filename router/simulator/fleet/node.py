@@ -169,31 +169,22 @@ class FleetNode(Node):
         if plan.pool in self.pools:
             job.computed = job.in_files = 0  # what its session has computed is not here
         if plan.kind in ("wait", "refuse") or plan.pool in self.pools:
-            return self._keep_plan(job, plan)
+            return self._follow_here(job, plan)
         self.give(job, plan, self.fleet.node_of(plan.pool))
         return True
 
-    def _keep_plan(self, job: Job, plan: Plan) -> bool:
+    def _follow_here(self, job: Job, plan: Plan) -> bool:
         """As Node._place, with a plan that is made already."""
-        job.plan = plan
-        if plan.kind == "wait":
-            self.held.append(job)
-            return False
-        if plan.kind == "refuse":
-            self._refuse(job, plan)
-            return True
-        job.then, job.pool = plan.then, plan.pool
-        job.reasons.append(plan.reason)
-        self._enqueue(job)
-        self._views = None
-        return True
+        if self._follow(job, plan):
+            self._views = None
+        return plan.kind != "wait"
 
     def give(self, job: Job, plan: Plan, other: "FleetNode") -> None:
         """Into another node's queue."""
         del self.jobs[job.id]
         self.num_accepted -= 1
         other.own(job)
-        other._keep_plan(job, plan)
+        other._follow_here(job, plan)
         self.clock.after(0.0, other.turn)
 
     def _home(self, job: Job) -> str | None:
@@ -233,7 +224,7 @@ class FleetNode(Node):
         job.computed = job.in_files = 0
         job.then, job.state, job.moves = None, WAITING, job.moves + 1
         self.own(job)
-        return self._keep_plan(job, replace(plan, reason=f"taken over, {dead.name} is gone"))
+        return self._follow_here(job, replace(plan, reason=f"taken over, {dead.name} is gone"))
 
     def forget(self, job: Job) -> None:
         """Somebody else has it."""
