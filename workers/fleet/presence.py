@@ -62,9 +62,11 @@ class Node:
 class Presence:
     """One router's. Of a node that is alone it is never asked.
 
-    refused  why this node takes no requests, in words; "": it does
-    share    the part of the fleet's speed that is this node's, 0 to 1
-    gone     nodes that were not heard for lease_s
+    identity  what its answers depend on, in one word (instance.py)
+    told      what it says of itself
+    refused   why this node takes no requests, in words; "": it does
+    share     the part of the fleet's speed that is this node's, 0 to 1
+    gone      nodes that were not heard for lease_s
     """
 
     def __init__(
@@ -81,36 +83,39 @@ class Presence:
 
     def say(self, speed: float, longest: int = 0) -> None:
         """It lives, does so many requests a second, and holds a sequence of so many tokens."""
-        wrong = self.wrong_clock()
+        ahead_ms = self.clock_ahead_ms()
+        wrong = wrong_clock(ahead_ms)
+        of_now = {"clock_ms": ahead_ms, "speed": speed, "share": self.share, "longest": longest}
         refused = wrong or self.refused
-        self.told = msgspec.structs.replace(
-            self.told, speed=speed, share=self.share, longest=longest, refused=refused
-        )
+        self.told = msgspec.structs.replace(self.told, **of_now, refused=refused)
         keys = self.store.keys
         names = [keys.nodes, keys.speeds, keys.node_report(keys.node), keys.fleet, keys.longest]
         said = msgspec.json.encode(self.told)
         of_node = (keys.node, self.told.instance, said, self.store.lease_s, self.identity)
-        told = self.store.run("heard", names, *of_node, speed, int(bool(wrong)), longest)
-        why, other, total, gone = told
+        heard = self.store.run("heard", names, *of_node, speed, int(bool(wrong)), longest)
+        why, other, total, gone = heard
         self.refused = wrong or refusal(why.decode(), other.decode(), keys.node, self.identity)
         self.gone = tuple(name for name in texts(gone) if name != keys.node)
         self.share = min(1.0, max(speed, NO_SPEED) / max(float(total), speed, NO_SPEED))
 
-    def wrong_clock(self) -> str:
-        """Why its clock keeps it from taking part; "": it does not."""
+    def clock_ahead_ms(self) -> int:
+        """Of the store's; negative: behind."""
         seconds, micros = self.store.redis.time()
-        ahead_ms = round(1000 * self.clock() - 1000 * seconds - micros / 1000)
-        self.told = msgspec.structs.replace(self.told, clock_ms=ahead_ms)
-        if abs(ahead_ms) <= CLOCK_MOST_MS:
-            return ""
-        side = "ahead of" if ahead_ms > 0 else "behind"
-        return f"its clock is {abs(ahead_ms) / 1000:.0f} s {side} the store's; set it by NTP"
+        return round(1000 * self.clock() - 1000 * seconds - micros / 1000)
 
     def leave(self) -> None:
         """It stops on purpose."""
         keys = self.store.keys
         names = [keys.nodes, keys.speeds, keys.node_report(keys.node), keys.longest]
         self.store.run("leave", names, keys.node, self.told.instance)
+
+
+def wrong_clock(ahead_ms: int) -> str:
+    """Why a clock keeps its node from taking part; "": it does not."""
+    if abs(ahead_ms) <= CLOCK_MOST_MS:
+        return ""
+    side = "ahead of" if ahead_ms > 0 else "behind"
+    return f"its clock is {abs(ahead_ms) / 1000:.0f} s {side} the store's; set it by NTP"
 
 
 def refusal(why: str, other: str, node: str, identity: str) -> str:
