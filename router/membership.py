@@ -6,7 +6,6 @@ A node that is alone on its Redis has a Membership that does nothing.
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Final
 
 from router.burden import burden_ms
@@ -52,9 +51,10 @@ class Membership:
         self.share, self.gone = self.presence.share, self.presence.gone
         if self.presence.refused != self.refused:
             self.refused = self.presence.refused
-            log.warning("takes no requests", reason=self.refused) if self.refused else log.info(
-                "takes part"
-            )
+            if self.refused:
+                log.warning("takes no requests", reason=self.refused)
+            else:
+                log.info("takes part")
 
     def leave(self) -> None:
         """The node stops on purpose."""
@@ -73,8 +73,7 @@ def membership(config: Settings, store: Store, text: TextModel) -> Membership:
     """Of the node that the settings name."""
     if not config.node:
         return Membership(None)
-    folder: Path = config.home / "models" / config.model
-    word = identity(folder, text.name, text.weights_digest)
+    same = identity(config.home / "models" / config.model, text.name, text.weights_digest)
     told = NodeReport(
         node=config.node,
         instance=node_id(config.home),
@@ -83,6 +82,6 @@ def membership(config: Settings, store: Store, text: TextModel) -> Membership:
         version=own_version(),
         model=text.name,
         weights=text.weights_digest,
-        arithmetic=word.rpartition(":")[2],
+        arithmetic=same.rpartition(":")[2],
     )
-    return Membership(Presence(store, word, told))
+    return Membership(Presence(store, same, told))
