@@ -18,7 +18,6 @@ from workers.log import logger
 from workers.store import Store
 from workers.wire import PoolLoad
 
-LOOK_EVERY_S: Final = 1.0
 DOUBT_S: Final = 10.0  # of free places beside a queue that does not move
 
 log = logger("router")
@@ -44,17 +43,12 @@ class Audit:
         self._idle: dict[str, Idle] = {}
         self._names: Iterator[str] = iter(())
         self._num_names = 0
-        self._looked_at = float("-inf")
 
     def look(self) -> None:
-        """At one other node, once a second."""
-        now = time.monotonic()
-        if not self.store.keys.node or now - self._looked_at < LOOK_EVERY_S:
-            return
-        self._looked_at = now
-        name = self.next_name()
+        """At one other node; asked once a second (adopting.py)."""
+        name = self.next_name() if self.store.keys.node else None
         if name is not None:
-            self.judge(name, now)
+            self.judge(name, time.monotonic())
 
     def next_name(self) -> str | None:
         """Each of the others in turn; who they are is looked up once a round."""
