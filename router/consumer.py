@@ -100,11 +100,13 @@ class Consumer:
         """What nobody has touched for idle_ms, one at a time, and not all of it at once."""
         for sla in self.classes:
             key = self.store.keys.requests(sla)
+            after = b"0-0"
             for _ in range(ABANDONED_PER_LOOK):
-                reply = self.redis.xautoclaim(key, GROUP, self.name, idle_ms, count=1)
-                if not reply[1]:
-                    break
+                reply = self.redis.xautoclaim(key, GROUP, self.name, idle_ms, after, count=1)
                 yield from self._counted(self._entries(sla, reply[1]))
+                after = reply[0]  # Redis looks at ten in one go, and those may be in good hands
+                if after == b"0-0":
+                    break
 
     def keep(self, entry: Entry) -> None:
         """Says that the message is in good hands: it is not abandoned, and has killed nobody."""
@@ -121,7 +123,8 @@ class Consumer:
         """Since the oldest message came that no router has read; 0.0: there is none."""
         key = self.store.keys.requests(sla)
         groups = self.redis.xinfo_groups(key)
-        read = next(g["last-delivered-id"] for g in groups if g["name"] == GROUP.encode())
+        ours = (g["last-delivered-id"] for g in groups if g["name"] == GROUP.encode())
+        read = next(ours, b"0-0")
         unread = cast(list[Any], self.redis.xrange(key, min=f"({read.decode()}", count=1))
         if not unread:
             return 0.0

@@ -103,7 +103,7 @@ class Router:
         self.num_handled = 0
         self.full_s = FULL_FIRST_S
         self._alive_at = self._pressed_at = float("-inf")
-        self._housekeeping_at = time.monotonic()
+        self._housekeeping_at = self._able_at = time.monotonic()
 
     @property
     def held(self) -> list[Held]:
@@ -118,7 +118,8 @@ class Router:
         self.say_alive()
         self.forget()
         self.fleet.say(self.sight.views, self.sight.longest_here)
-        self.handle(self.consumer.own_pending())
+        if not self.fleet.refused:  # else the others take it up
+            self.handle(self.consumer.own_pending())
 
     def forget(self) -> None:
         """What was seen of the pools is to be looked at again."""
@@ -130,6 +131,7 @@ class Router:
         self.say_alive()
         self.forget()
         self.fleet.say(self.sight.views, self.sight.longest_here)
+        self.let_go()
         self.replanner.look()
         self.adopter.look()
         self.placer.place_all()
@@ -149,6 +151,23 @@ class Router:
             return None
         pause_s, self.full_s = self.full_s, min(2 * self.full_s, FULL_PAUSE_S)
         return pause_s
+
+    def is_able(self) -> bool:
+        """Whether what waits in the streams may be this node's to do.
+
+        In a fleet others do it while this one has no pool that is ready, or takes no part.
+        """
+        if not self.store.keys.node:
+            return True
+        return not self.fleet.refused and any(view.is_ready for view in self.sight.views())
+
+    def let_go(self) -> None:
+        """What a node holds that will not do it: it stays pending, and others find it abandoned."""
+        now = time.monotonic()
+        if self.is_able():
+            self._able_at = now
+        elif self.fleet.refused or now - self._able_at > self.store.lease_s:
+            self.placer.held, self.taker.later = [], []
 
     def room(self, waiting: Mapping[str, int]) -> dict[str, int]:
         """How many of each class to read: what waits, as far as a pool's queue has room for it.
@@ -180,7 +199,7 @@ class Router:
     def press(self, waiting: Mapping[str, int]) -> None:
         """Each second producers are told how full the classes are; what is too much is ended."""
         now = time.monotonic()
-        if now - self._pressed_at >= PRESS_EVERY_S:
+        if now - self._pressed_at >= PRESS_EVERY_S and self.is_able():
             self._pressed_at = now
             self.overload.tell(self.sight.views(), now_ms(), waiting, self.fleet.share)
 
@@ -205,7 +224,7 @@ class Router:
         self._housekeeping_at = now
         self.consumer.renew()
         tell_promises(self.store)
-        if not self.fleet.refused:
+        if self.is_able():
             self.handle(self.consumer.abandoned(int(self.store.lease_s * 1000)))
 
     def handle(self, entries: Iterable[Entry]) -> None:

@@ -7,6 +7,7 @@ A held message stays pending in its stream: if the router dies, it is read again
 in one go is handed over by one call; the pools are looked at again when one of it went otherwise.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from workers.store import Store
 from workers.wire import Request
 
 PLACED: Final = ("routed", "waits")
+ABROAD_S: Final = 0.5  # of a fleet: until it is asked again whether another node has room now
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Placer:
         self.turns = Turns(table)
         self.held: list[Held] = []
         self._seen: tuple[PoolView, ...] = ()  # by those that are held
+        self._asked_at = float("-inf")
 
     def hold(self, held: Held) -> None:
         self.held.append(held)
@@ -88,10 +91,10 @@ class Placer:
         if not self.held:
             return
         views = self.sight.views()
-        if views == self._seen:
+        if views == self._seen and not self.may_fit_abroad():
             self.drop_expired()
             return
-        self._seen = views
+        self._seen, self._asked_at = views, time.monotonic()
         again, self.held = sorted(self.held, key=lambda h: rank_of(h.wanted, self.table)), []
         lines = {sla: [h for h in again if h.wanted.sla == sla] for sla in self.table.names}
         iterators = {sla: iter(line) for sla, line in lines.items()}
@@ -103,6 +106,10 @@ class Placer:
             else:
                 self.held.append(held)
         self.hand_over(placed)
+
+    def may_fit_abroad(self) -> bool:
+        """Whether another node of a fleet may have changed since they last took turns."""
+        return bool(self.store.keys.node) and time.monotonic() - self._asked_at >= ABROAD_S
 
     def drop_expired(self) -> None:
         again, self.held = self.held, []

@@ -1,0 +1,137 @@
+"""The router's loop in a fleet, against a real store: what a node without pools, with other weights
+or with too little memory does with what it has read."""
+
+import time
+from dataclasses import replace
+
+import msgpack
+import pytest
+
+from router.burden import QUEUED_MOST
+from router.loop import Router
+from router.membership import Membership
+from tests.ingest.named_nodes import NamedNode
+from tests.router.conftest import MODEL
+from workers.address import parse_networks
+from workers.fleet.presence import NodeReport, Presence
+from workers.wire import GROUP
+
+SLA = "standard"
+LEASE_S = 0.5
+
+
+class Member:
+    """A node with a router, and pools that say what a test wants them to say."""
+
+    def __init__(self, url, text, name, identity="same"):
+        self.node = NamedNode(url, name, prefix="t", lease_s=LEASE_S)
+        self.store, self.redis, self.keys = (
+            self.node.store,
+            self.node.store.redis,
+            self.node.store.keys,
+        )
+        told = NodeReport(node=name, instance=f"home-{name}")
+        self.presence = Presence(self.store, identity, told)
+        fleet = Membership(self.presence)
+        self.router = Router(
+            self.store, f"{name}.router", text, parse_networks("127.0.0.0/8"), fleet=fleet
+        )
+
+    def has(self, processor="cpu", **told):
+        self.node.report(processor, **({"model": MODEL} | told))
+
+    def loses(self, processor="cpu"):
+        pool = f"{processor}@{self.node.name}"
+        self.redis.delete(self.keys.pool(pool, f"home{self.node.name}-{pool}-0"))
+
+    def queued(self, pool="cpu"):
+        found = self.redis.lrange(self.keys.queue(f"{pool}@{self.node.name}"), 0, -1)
+        return [item.decode() for item in found]
+
+    def turns_until(self, true, seconds=10.0):
+        end = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < end, "did not happen"
+            self.router.turn()
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def member(redis_url, text):
+    return lambda name, **options: Member(redis_url, text, name, **options)
+
+
+def add(member, **fields):
+    told = {"prompt": "Hello", "max_tokens": 5} | fields
+    entry_id = member.redis.xadd(member.keys.requests(SLA), {"m": msgpack.packb(told)})
+    return f"{SLA}-{entry_id.decode()}"
+
+
+def read_by(member, consumer):
+    """As if it had been read, and its reader killed."""
+    member.redis.xreadgroup(GROUP, consumer, {member.keys.requests(SLA): ">"})
+
+
+def test_what_waits_for_a_larger_node_goes_there_when_that_has_room(member):
+    a, b = member("a"), member("b")
+    a.has(total_blocks=1)
+    b.has(total_blocks=4, state="loading")
+    for one in (a, b):
+        one.router.join()
+    b.presence.say(1.0, 4 * 256)
+    request_id = add(a)
+    (entry,) = a.router.read(SLA, 1)
+    a.router.taker.take(entry)
+    (held,) = a.router.held
+    a.router.placer.held = [replace(held, wanted=replace(held.wanted, max_tokens=600))]
+    for _ in range(3):
+        a.router.turn()
+    assert a.router.held and b.queued() == []
+    b.has(total_blocks=4)
+    a.turns_until(lambda: b.queued() == [request_id])
+
+
+def test_a_node_of_other_weights_leaves_what_it_had_read_before_to_others(member):
+    a, b = member("a"), member("b", identity="other")
+    a.has()
+    b.has()
+    a.router.join()
+    request_id = add(a)
+    read_by(a, "b.router")
+    b.router.join()
+    assert b.router.fleet.refused
+    for _ in range(3):
+        b.router.turn()
+    assert b.queued() == []
+    a.turns_until(lambda: a.queued() == [request_id], 20)
+
+
+def test_what_a_node_holds_whose_pools_are_lost_goes_to_others(member):
+    a, b = member("a"), member("b")
+    a.has(capacity=1)
+    b.has()
+    for one in (a, b):
+        one.router.join()
+    ids = [add(a) for _ in range(QUEUED_MOST + 1)]
+    a.router.handle(a.router.read(SLA, len(ids)))
+    assert [held.request.id for held in a.router.held] == ids[-1:]
+    a.loses()
+    end = time.monotonic() + 20
+    while ids[-1] not in b.queued():
+        assert time.monotonic() < end, "did not happen"
+        a.router.turn()
+        b.router.turn()
+        time.sleep(0.02)
+
+
+def test_a_refused_node_sheds_nothing(member):
+    a, b = member("a"), member("b", identity="other")
+    a.has()
+    b.has()
+    a.router.join()
+    b.router.join()
+    b.router.overload.max_queue = 0
+    request_id = add(a)
+    b.router._pressed_at = float("-inf")
+    b.router.turn()
+    a.turns_until(lambda: a.queued() == [request_id])
