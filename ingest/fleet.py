@@ -75,25 +75,31 @@ def seen_nodes(store: Store) -> list[SeenNode]:
     own = store.keys.node
     if not any(node.report.node == own for node in found):  # alone, or its router has not begun
         found = sorted([*found, Node(NodeReport(node=own), 0.0)], key=lambda one: one.report.node)
-    pools = {node.report.node: pools_of(node.report.node) for node in found}
-    with store.redis.pipeline(transaction=False) as pipeline:
-        for name, names in pools.items():
-            pipeline.smembers(store.keys.pools_of(name))
-            for pool in names:
-                pipeline.llen(store.keys.queue(pool))
-        told = iter(pipeline.execute())
-    keys, queues = {}, {}
-    for name, names in pools.items():
-        keys[name] = sorted(cast(set[bytes], next(told)))
-        queues[name] = {pool: int(next(told)) for pool in names}
+    names = [node.report.node for node in found]
+    keys, queues = keys_and_queues(store, names)
     loads = reports_of(store, keys)
     return [
-        SeenNode(
-            node.report, node.silent_s, store.lease_s, loads[node.report.node],
-            queues[node.report.node],
-        )
-        for node in found
-    ]  # fmt: skip
+        SeenNode(node.report, node.silent_s, store.lease_s, loads[name], queues[name])
+        for name, node in zip(names, found, strict=True)
+    ]
+
+
+def keys_and_queues(
+    store: Store, names: Sequence[str]
+) -> tuple[dict[str, list[bytes]], dict[str, dict[str, int]]]:
+    """Of each node: keys of its pools' reports, and how many jobs wait for each pool."""
+    with store.redis.pipeline(transaction=False) as pipeline:
+        for node in names:
+            pipeline.smembers(store.keys.pools_of(node))
+            for pool in pools_of(node):
+                pipeline.llen(store.keys.queue(pool))
+        told = iter(pipeline.execute())
+    keys: dict[str, list[bytes]] = {}
+    queues: dict[str, dict[str, int]] = {}
+    for node in names:
+        keys[node] = sorted(cast(set[bytes], next(told)))
+        queues[node] = {pool: int(next(told)) for pool in pools_of(node)}
+    return keys, queues
 
 
 def reports_of(
