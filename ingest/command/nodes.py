@@ -10,7 +10,7 @@ from typer import Option
 
 from ingest.command.failure import Failure
 from ingest.dashboard.nodes import node_objects
-from ingest.fleet import SeenNode, seen_nodes
+from ingest.fleet import seen_nodes
 from ingest.shapes import Json
 from workers.fleet.presence import forget
 from workers.settings import settings
@@ -28,14 +28,13 @@ def nodes(
     store = Store.of(settings())
     if forgotten:
         forget_node(store, forgotten)
-    seen = seen_nodes(store)
-    told = node_objects(seen)
+    told = node_objects(seen_nodes(store))
     if as_json:
         print(json.dumps({"own": store.keys.node, "nodes": told}, ensure_ascii=False))
         return
     console = Console()
     console.print(nodes_table(told))
-    for line in troubles(seen):
+    for line in troubles(told):
         console.print(line)
 
 
@@ -64,13 +63,13 @@ def nodes_table(told: Sequence[Json]) -> Table:
             f"{node['tokens_per_s']:.1f}",
             f"{node['share']:.0%}",
             f"{node['free_blocks']}/{node['total_blocks']}",
-            ", ".join(pools_of(node)) or "none reports",
+            ", ".join(shown_pools(node)) or "none reports",
             node["version"],
         )
     return table
 
 
-def pools_of(node: Json) -> list[str]:
+def shown_pools(node: Json) -> list[str]:
     """Those that there are; a state is said unless it is ready."""
     there = [pool for pool in node["pools"] if pool["state"] != "absent"]
     return [
@@ -79,6 +78,6 @@ def pools_of(node: Json) -> list[str]:
     ]
 
 
-def troubles(seen: Sequence[SeenNode]) -> list[str]:
+def troubles(told: Sequence[Json]) -> list[str]:
     """A line for each node that does not take part."""
-    return [f"{node.name}: {node.trouble}" for node in seen if node.trouble]
+    return [f"{node['name']}: {node['trouble']}" for node in told if node["trouble"]]

@@ -113,7 +113,7 @@ def show_node(pulse: Pulse, classes: list[Row], seen: Sequence[SeenNode], as_jso
         console.print("no router reports")
     if len(seen) > 1:
         console.print(f"nodes: {', '.join(f'{node.name} {node.state}' for node in seen)}")
-    for line in troubles(seen):
+    for line in troubles(node_objects(seen)):
         console.print(line)
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ingest.command.classes import classes_table
-from ingest.command.nodes import nodes_table
+from ingest.command.nodes import nodes_table, troubles
 from router.placement import shown_ms
 from workers.fleet.names import node_of, processor_of
 
@@ -63,8 +63,8 @@ def headline(look: Look, fleet: bool) -> str:
 
 def told_of_nodes(look: Look) -> list[RenderableType]:
     """A line a node, and below why one does not take part."""
-    lines = [f"{node['name']}: {node['trouble']}" for node in look["nodes"] if node["trouble"]]
-    return [nodes_table(look["nodes"]), *(one_line(line, "red") for line in lines)]
+    nodes = look["nodes"]
+    return [nodes_table(nodes), *(one_line(line, "red") for line in troubles(nodes))]
 
 
 def pools_table(look: Look) -> Table:
