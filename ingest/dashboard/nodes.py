@@ -1,11 +1,14 @@
 """A node of the fleet in one object: for `lockstep nodes`, `lockstep top` and the dashboard."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ingest.fleet import SeenNode, shares
 from ingest.shapes import Json
 from workers.fleet.names import PROCESSORS, node_of, processor_of
 from workers.wire import PoolLoad
+
+SUMMED: Final = ("running", "capacity", "tokens_per_s", "free_blocks", "total_blocks")  # over pools
 
 
 def node_objects(seen: Sequence[SeenNode]) -> list[Json]:
@@ -41,9 +44,6 @@ def node_object(node: SeenNode) -> Json:
         **{name: sum(pool[name] for pool in pools) for name in SUMMED},
         "pools": pools,
     }
-
-
-SUMMED = ("running", "capacity", "tokens_per_s", "free_blocks", "total_blocks")
 
 
 def pool_line(load: PoolLoad, queues: Mapping[str, int]) -> Json:
