@@ -201,7 +201,9 @@ class Router:
         now = time.monotonic()
         if now - self._pressed_at >= PRESS_EVERY_S and self.is_able():
             self._pressed_at = now
-            self.overload.tell(self.sight.views(), now_ms(), waiting, self.fleet.share)
+            views = self.sight.views()
+            mine = self.suits.all(views, waiting) if self.store.keys.node else self.table.names
+            self.overload.tell(views, now_ms(), waiting, self.fleet.share, mine)
 
     def await_messages(self) -> None:
         """Until some come, a second at most. In a fleet one router gets each, if it has room."""

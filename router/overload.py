@@ -5,7 +5,7 @@ stays (it was weighed there), and so does what a router has read. Each one that 
 new request would be taken: code "overloaded", retry_after_s.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
 from router.admit import Reject, reject_entry
@@ -42,8 +42,12 @@ class Overload:
         now_ms: int,
         waiting: Mapping[str, int],
         share: float = 1.0,
+        classes: Collection[str] | None = None,
     ) -> None:
-        """Once a second. waiting: in each stream; share: of it, what is this node's to do."""
+        """Once a second. waiting: in each stream; share: of it, what is this node's to do.
+
+        classes: of which it can tell; of a fleet not those that other nodes are quicker with
+        """
         pressures = {
             sla.name: shared_pressure(
                 self.typical.next_one(sla.name, now_ms),
@@ -55,6 +59,7 @@ class Overload:
                 share,
             )
             for sla in self.table
+            if classes is None or sla.name in classes
         }
         press(self.store, pressures)
         for name, pressure in pressures.items():

@@ -12,6 +12,7 @@ from router.loop import Router
 from router.membership import Membership
 from tests.ingest.named_nodes import NamedNode
 from tests.router.conftest import MODEL
+from tests.router.node_pictures import CPU_COST
 from workers.address import parse_networks
 from workers.fleet.presence import NodeReport, Presence
 from workers.wire import GROUP
@@ -133,5 +134,16 @@ def test_a_refused_node_sheds_nothing(member):
     b.router.overload.max_queue = 0
     request_id = add(a)
     b.router._pressed_at = float("-inf")
+    b.router.turn()
+    a.turns_until(lambda: a.queued() == [request_id])
+
+
+def test_a_node_that_is_late_sheds_nothing_that_others_are_quick_with(member):
+    a, b = member("a"), member("b")
+    a.has(cost=CPU_COST, free_blocks=64)
+    b.has(cost=CPU_COST, running=4, prefill_tokens=1_000_000, prefill_by_class={SLA: 1_000_000})
+    for one in (a, b):
+        one.router.join()
+    request_id = add(a)
     b.router.turn()
     a.turns_until(lambda: a.queued() == [request_id])
