@@ -45,37 +45,47 @@ class Adopter:
         self._looked_at = now
         self.audit.look()
         for node in self.orphans():
-            if self.has_work(node) and self.store.takes_turn(f"adopt:{node}", LOOK_EVERY_S * 0.9):
-                self.adopt(node)
+            pools, turn = self.orphaned(node), f"adopt:{node}"
+            if not pools or not self.store.takes_turn(turn, LOOK_EVERY_S * 0.9):
+                continue
+            if not self.adopt(node, pools):
+                self.store.passes_turn(turn)  # to one that has room for it
 
     def orphans(self) -> tuple[str, ...]:
         """Nodes that are gone or not believed, and "": that of the time before the fleet."""
         if self.fleet.refused or not self.store.keys.node:
             return ()
-        return (*self.fleet.gone, *self.audit.doubted, "")
+        return tuple(dict.fromkeys((*self.fleet.gone, *self.audit.doubted, "")))
 
-    def has_work(self, node: str) -> bool:
-        """Whether something of it waits or is leased, and none of its pools says that it lives."""
+    def orphaned(self, node: str) -> list[str]:
+        """Its pools for which something waits or is leased, and that do not serve it."""
         keys, pools = self.store.keys, pools_of(node)
         with self.store.redis.pipeline(transaction=False) as pipeline:
             for pool in pools:
                 pipeline.llen(keys.queue(pool))
                 pipeline.zcard(keys.wip(pool))
-            work = sum(pipeline.execute())
-        return work > 0 and (node in self.audit.doubted or not self.store.loads(node))
+            found = pipeline.execute()
+        work = [pool for n, pool in enumerate(pools) if any(found[2 * n : 2 * n + 2])]
+        if not work or not self.store.loads(node):  # none of its pools says that it lives
+            return work
+        return [pool for pool in work if pool in self.audit.stuck]
 
-    def adopt(self, node: str) -> None:
-        for pool in pools_of(node):
+    def adopt(self, node: str, pools: Sequence[str]) -> int:
+        """Gives how many go on here."""
+        for pool in pools:
             self.store.reap(pool)
-        for pool, request_id, reason in self.takes(node, pools_of(node)):
+        taken = self.takes(node, pools)
+        for pool, request_id, reason in taken:
             outcome = self.store.move(request_id, pool, reason, of_node=node)
             log.info("taken over", id=request_id, of=node, to=pool, outcome=outcome)
             self.sight.forget()
+        return len(taken)
 
-    def what_became_of(self, node: str) -> str:
-        if node in self.audit.doubted:
-            return f"{node} has room and claims nothing"
-        return f"{node or 'a node without a name'} is gone"
+    def what_became_of(self, node: str, pool: str) -> str:
+        """Of the pool for which it waited."""
+        if node in self.fleet.gone or pool not in self.audit.stuck:
+            return f"{node or 'a node without a name'} is gone"
+        return self.audit.stuck[pool]
 
     def takes(self, node: str, pools: Sequence[str]) -> list[tuple[str, str, str]]:
         """(pool of ours, request id, reason) of those that wait there and have room here."""
@@ -86,7 +96,7 @@ class Adopter:
             plan = place(wanted, None, self.sight.views(), self.table, now_ms())
             if plan.kind in ("wait", "refuse"):
                 continue
-            reason = f"{plan.pool}: taken over, {self.what_became_of(node)}"
+            reason = f"{plan.pool}: taken over, {self.what_became_of(node, one.pool)}"
             taken.append((plan.pool, one.request_id, reason))
             self.sight.queued(wanted, plan.pool, plan.then)
         return taken

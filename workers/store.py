@@ -36,6 +36,7 @@ OF_FILES: Final = (  # of a session's hash
 )
 UNPLANNED: Final = Planned()
 ROUTED_PER_CALL: Final = 32  # one takes the store some 0.05 ms, in which it does nothing else
+PASSED_MS: Final = 100  # between nodes that try in vain, however many there are
 LATEST_MS: Final = 1 << 62  # an arrival after any deadline
 
 
@@ -236,6 +237,10 @@ class Store(StoreReading):
             return True
         key = self.keys.turn(what)
         return bool(self.redis.set(key, self.keys.node, px=int(1000 * seconds), nx=True))
+
+    def passes_turn(self, what: str) -> None:
+        """This node could do nothing of it: another one may try soon."""
+        self.redis.pexpire(self.keys.turn(what), PASSED_MS)
 
     def reap(self, pool: str, *, at_most: int = 64) -> list[str]:
         """Put back what workers hold that have been silent for lease_s."""

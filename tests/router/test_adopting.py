@@ -8,6 +8,7 @@ from router.sight import Sight
 from tests.ingest.named_nodes import NamedNode
 from tests.workers.queue.conftest import Node
 from workers.sla import SlaTable
+from workers.store import PASSED_MS
 from workers.wire import PoolLoad
 
 
@@ -44,3 +45,17 @@ def test_a_node_that_takes_no_part_takes_nothing_over(redis_url, adopter):
     before.route("r1", model="tiny")
     adopter.look()
     assert before.queue() == ["r1"]
+
+
+def test_what_one_node_cannot_hold_another_one_may_take_at_once(redis_url, adopter):
+    before = Node(redis_url)
+    before.route("r1", model="tiny", max_tokens=65 * 256)
+    adopter.look()
+    assert before.queue() == ["r1"]
+    larger = NamedNode(redis_url, "b")
+    larger.report(total_blocks=128, free_blocks=128)
+    other = Adopter(larger.store, Sight(larger.store, "tiny"), SlaTable(), Membership(larger.say()))
+    assert before.redis.pttl(other.store.keys.turn("adopt:")) <= PASSED_MS
+    before.redis.delete(other.store.keys.turn("adopt:"))
+    other.look()
+    assert before.queue("cpu@b") == ["r1"]

@@ -125,6 +125,22 @@ def test_what_a_node_holds_whose_pools_are_lost_goes_to_others(member):
         time.sleep(0.02)
 
 
+def test_what_waits_at_a_node_that_lives_without_a_pool_goes_to_others(member):
+    a, b = member("a"), member("b")
+    for one in (a, b):
+        one.has()
+        one.router.join()
+    request_id = add(a)
+    a.turns_until(lambda: a.queued() == [request_id])
+    a.loses()
+    end = time.monotonic() + 20
+    while b.queued() != [request_id]:
+        assert time.monotonic() < end, "did not happen"
+        a.router.turn()
+        b.router.turn()
+        time.sleep(0.02)
+
+
 def test_a_refused_node_sheds_nothing(member):
     a, b = member("a"), member("b", identity="other")
     a.has()
