@@ -52,31 +52,20 @@ class FleetNode:
         """Router and pool, or only these."""
         modules = {"router": ["router"], "cpu": ["workers.pool", "cpu"]}
         for name in programs or modules:
-            self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", *modules[name]],
-                env=self.environment,
-                cwd=self.home,
-                stdout=self.log.open("ab"),
-                stderr=subprocess.STDOUT,
-            )
+            self._start(name, self.home, *modules[name])
 
     def start_fake(self, places: int, step_s: float) -> None:
         """A router, and a pool that computes nothing: a token for each place every step_s."""
         self.start("router")
-        keys = self.store.keys
-        told = (
-            self.store.url,
-            keys.prefix,
-            self.name,
-            str(self.home),
-            MODEL,
-            str(places),
-            str(step_s),
-        )
-        self.processes["cpu"] = subprocess.Popen(
-            [sys.executable, "-m", "tests.fleet.fake_pool", *told],
+        told = (self.store.url, self.store.keys.prefix, self.name, self.home, MODEL, places, step_s)
+        self._start("cpu", ROOT, "tests.fleet.fake_pool", *map(str, told))
+
+    def _start(self, name: str, folder: Path, *module: str) -> None:
+        """A program as a process; module: its name and arguments."""
+        self.processes[name] = subprocess.Popen(
+            [sys.executable, "-m", *module],
             env=self.environment,
-            cwd=ROOT,
+            cwd=folder,
             stdout=self.log.open("ab"),
             stderr=subprocess.STDOUT,
         )

@@ -28,11 +28,10 @@ def test_three_nodes_follow_a_failover_and_lose_nothing(make_fleet, servers):
     fleet = make_fleet("a", "b", "c")
     prompts = [f"Fact number {n}:" for n in range(6)]
     calm = [fleet.end(fleet.add(prompt, max_tokens=100))["text"] for prompt in prompts]
-    ids = []
     for n in range(REQUESTS):
         if n == REQUESTS // 3:
             servers.master().kill()
-        ids.append(patiently(lambda n=n: fleet.add(prompts[n % 6], max_tokens=100, id=f"f{n}")))
+        patiently(lambda n=n: fleet.add(prompts[n % 6], max_tokens=100, id=f"f{n}"))
         time.sleep(0.02)
     wait_for(lambda: all(fleet.status(f"f{n}") in TERMINAL for n in range(REQUESTS)), "ends", 90)
     jobs = [fleet.store.job(f"f{n}") for n in range(REQUESTS)]
