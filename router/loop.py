@@ -208,15 +208,19 @@ class Router:
     def await_messages(self) -> None:
         """Until some come, a second at most. In a fleet one router gets each, if it has room."""
         if not self.store.keys.node:
-            return self.consumer.ring()
+            self.consumer.ring()
+        elif classes := self.classes_to_wait_for():
+            self.handle(self.consumer.take(classes))
+        else:
+            time.sleep(FULL_PAUSE_S)
+
+    def classes_to_wait_for(self) -> list[str]:
+        """Those of whose messages one more would be served here, and as promised."""
         views, held = self.sight.views(), self.placer.by_class()
         suit = () if self.fleet.refused else self.suits.quick(views)
         one_more = {sla: held.get(sla, 0) + 1 for sla in suit}
         room = room_of(one_more, held, views, self.table)
-        classes = [sla for sla, count in room.items() if count]
-        if not classes:
-            return time.sleep(FULL_PAUSE_S)
-        return self.handle(self.consumer.take(classes))
+        return [sla for sla, count in room.items() if count]
 
     def take_over(self) -> None:
         """What other routers left, or this one under another name; the streams are kept."""
