@@ -52,9 +52,9 @@ class Played:
 
 
 def cases(sessions: int) -> dict[str, Case]:
-    """The longest first; of a smaller fleet as many conversations for each node."""
+    """The largest first; of a smaller fleet as many conversations for each node."""
     whole = Case(sessions=sessions, seconds=150.0)
-    less = replace(whole, seconds=90.0)
+    less = replace(whole, seconds=180.0)
     return {
         "100 nodes": whole,
         "100 nodes, 5 die": replace(less, deaths=5),
@@ -182,6 +182,8 @@ def by_case(axis: Any, played: list[Played]) -> None:
     axis.set_yticks(range(len(names)), names, fontsize=8)
     axis.invert_yaxis()
     axis.set(xscale="log", xlabel="first token, p95, s")
+    axis.set_xticks([1, 3, 10, 30, 100], ["1", "3", "10", "30", "100"])
+    axis.minorticks_off()
     axis.legend(fontsize=8)
 
 
@@ -195,9 +197,8 @@ def beside_speed(axis: Any, played: list[Played]) -> None:
         axis.errorbar(means, heights, xerr=spread, fmt="o", color=color, label=KINDS[kind])
     axis.axvspan(0.85, 1.15, color="#000000", alpha=0.08)
     axis.set_yticks(range(len(names)), [""] * len(names))
-    axis.invert_yaxis()
-    axis.set(xlabel="share of the work / share of the speed")
-    axis.legend(fontsize=8)
+    axis.set(xlabel="share of the work / share of the speed", ylim=(len(names) + 0.4, -0.5))
+    axis.legend(fontsize=8, loc="lower left", ncols=2)
 
 
 def main() -> None:
