@@ -1,6 +1,6 @@
 """One look at the node as a person wants it: what the dashboard and `lockstep top` show.
 
-Eight round trips, however many nodes there are; nothing of a request's text or messages is in it.
+Twelve round trips, however many nodes there are; nothing of a request's text or messages is in it.
 """
 
 import time
