@@ -26,6 +26,7 @@ from workers.queue.servant import Servant
 from workers.session.backing import Backing
 from workers.session.compose import ComposeError, Turn, compose, turn_before, with_prompt
 from workers.session.recall import Recall, Recalled, is_current, is_void
+from workers.session.refusing import refuse_gap, refuse_loss, refuse_other_weights
 from workers.session.shortage import is_short, outlast
 from workers.session.turn import NotOurs, OpenTurn, Prepared
 from workers.wire import EndEvent, Request, TokenEvent, full_id
@@ -117,14 +118,14 @@ class Restorer(Servant):
             own, fence = None, self.take(item, tenant, session_id)
         found = self.newest(tenant, session_id, own, noted)
         head = found.manifest
-        self.refuse_other_weights(head)
+        refuse_other_weights(head, self.backing.identity)
         on_disk = own.generation if own else 0
         if head is not None and is_current(head, noted) and is_committed(request, head):
             return OpenTurn(tenant, session_id, full, fence, head, None, on_disk)
         turn = compose(request, head, self.backing.text)
         if request.session_mode != "history" and not tells_more(turn, head):  # that is all of it
-            self.refuse_gap(noted.get("unsaved"))
-            self.refuse_loss(tenant, session_id, head, noted, found.trouble)
+            refuse_gap(noted.get("unsaved"))
+            refuse_loss(self.backing.tier.sessions, tenant, session_id, found, noted)
         return OpenTurn(tenant, session_id, full, fence, head, turn, on_disk)
 
     def take(self, item: Claimed, tenant: str, session_id: str) -> int:
@@ -148,51 +149,6 @@ class Restorer(Servant):
             return Recalled(own)
         found = self.patiently(lambda: recall.recall(tenant, session_id, own, noted))
         return found if found.manifest else Recalled(own, found.trouble)
-
-    def refuse_other_weights(self, head: Manifest | None) -> None:
-        mine = self.backing.identity
-        if head is not None and head.weights_digest != mine.weights_digest:
-            reason = (
-                f"session {head.session_id} belongs to other weights: {head.model} "
-                f"({head.weights_digest[:12]}), this pool runs {mine.model} "
-                f"({mine.weights_digest[:12]})"
-            )
-            raise ComposeError("session_id", reason, "session_mismatch")
-
-    def refuse_gap(self, unsaved: str | None) -> None:
-        """The last turn was answered but not saved: only who sends it along may go on."""
-        if unsaved:
-            what = f"its last turn was not saved ({unsaved}): send the whole history"
-            raise ComposeError("session_id", what, "session_not_saved")
-
-    def refuse_loss(
-        self,
-        tenant: str,
-        session_id: str,
-        head: Manifest | None,
-        known: Mapping[str, Any],
-        trouble: str,
-    ) -> None:
-        """Turns are lost with a manifest that is damaged or gone: only who sends them may go on.
-
-        known: what pools told of the last turn. What follows it says the same, and names more KV:
-        with that nothing is lost, and nothing is read again to know it. Whatever deletes a session
-        also takes this back (Store.session_forget).
-        """
-        noted, have = known.get("generation"), head.generation if head else 0
-        if noted is not None and is_current(head, known):
-            return
-        damaged = self.backing.tier.sessions.damaged(tenant, session_id)
-        if damaged and have < (damaged if noted is None else noted):
-            what = f"generation {damaged} of its log is damaged: send the whole history"
-            raise ComposeError("session_id", what, "session_unreadable")
-        if noted:
-            what = (
-                f"the files of {session_id!r} are gone (generation {noted} was committed): start "
-                "another session, delete this one, or send the whole history"
-            )
-            what += f"; {trouble}" if trouble else ""
-            raise ComposeError("session_id", what, "session_gone")
 
     def composed(self, item: Claimed, request: Request, opened: OpenTurn) -> Request:
         """The request with its prompt, and so in the store. Raises NotOurs."""
