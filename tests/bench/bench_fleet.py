@@ -53,7 +53,7 @@ class Played:
 
 def cases(sessions: int) -> dict[str, Case]:
     """The largest first; of a smaller fleet as many conversations for each node."""
-    whole = Case(sessions=sessions, seconds=150.0)
+    whole = Case(sessions=sessions, seconds=600.0)
     less = replace(whole, seconds=180.0)
     return {
         "100 nodes": whole,
