@@ -13,12 +13,14 @@ import pytest
 from kernels.cpu.host import CpuOps
 from kv_tier.sessions import Sessions
 from tests.workers.queue.conftest import Node, stop_all
+from tests.workers.session.restorer_desk import desk
 from workers.engine.engine import Engine
 from workers.engine.limits import EngineLimits
 from workers.model.build import load_model
 from workers.text.text_model import TextModel
 from workers.wire import Request, SamplingParams
 
+__all__ = ["desk"]
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 LONG = "It was the best of times, it was the worst of times. " * 12
