@@ -17,7 +17,7 @@ from router.consumer import Consumer, Entry
 from router.dispatch import dispatch, expire, refuse_message
 from router.entry import read_entry
 from router.forecast import rank_of
-from router.homing import Homes
+from router.homing import Homes, is_outgrown
 from router.placement import Plan, place
 from router.pools import PoolView, Wanted
 from router.refusal import Refused
@@ -147,16 +147,21 @@ class Placer:
         wanted, home, now = held.wanted, held.home, now_ms()
         if home is None or not self.homes.is_elsewhere(home):
             plan = place(wanted, home, self.sight.views(), self.table, now)
-            larger = self.homes.larger(wanted, now) if self.is_too_large(plan) else None
-            return larger or plan
-        anew = replace(wanted, kept_tokens=0)  # what its session has computed is not here
-        here = place(anew, None, self.sight.views(), self.table, now)
-        return self.homes.plan(wanted, home, here, now)
+        else:
+            anew = replace(wanted, kept_tokens=0)  # what its session has computed is not here
+            plan = place(anew, None, self.sight.views(), self.table, now)
+            if self.homes.takes_part(home):
+                plan = self.homes.plan(wanted, home, plan, now)
+        larger = self.homes.larger(wanted, now) if self.is_too_large(wanted, plan) else None
+        return larger or plan
 
-    def is_too_large(self, plan: Plan) -> bool:
-        """Whether no pool of this node of a fleet holds it: another one may."""
-        is_refused = plan.kind == "refuse" and plan.field == "max_tokens"
-        return is_refused and bool(self.store.keys.node)
+    def is_too_large(self, wanted: Wanted, plan: Plan) -> bool:
+        """Whether no pool of this node of a fleet holds it, or its session: another one may."""
+        if not self.store.keys.node:
+            return False
+        if plan.kind == "refuse":
+            return plan.field == "max_tokens"
+        return self.is_ours(plan.pool) and is_outgrown(wanted, self.sight.views())
 
     def is_ours(self, pool: str) -> bool:
         return pool in self.store.keys.own_pools

@@ -8,8 +8,11 @@ import msgpack
 import pytest
 
 from router.burden import QUEUED_MOST
+from router.consumer import Entry
 from router.loop import Router
 from router.membership import Membership
+from router.placing import Held
+from router.pools import Wanted
 from tests.ingest.named_nodes import NamedNode
 from tests.router.conftest import MODEL
 from tests.router.node_pictures import CPU_COST
@@ -49,11 +52,13 @@ class Member:
         found = self.redis.lrange(self.keys.queue(f"{pool}@{self.node.name}"), 0, -1)
         return [item.decode() for item in found]
 
-    def turns_until(self, true, seconds=10.0):
-        end = time.monotonic() + seconds
+    def turns_until(self, true, *others):
+        """Its router takes turns, with those of others, until it is true."""
+        end = time.monotonic() + 20
         while not true():
             assert time.monotonic() < end, "did not happen"
-            self.router.turn()
+            for one in (self, *others):
+                one.router.turn()
             time.sleep(0.02)
 
 
@@ -87,9 +92,10 @@ def test_what_waits_for_a_larger_node_goes_there_when_that_has_room(member):
     a.router.placer.held = [replace(held, wanted=replace(held.wanted, max_tokens=600))]
     for _ in range(3):
         a.router.turn()
+        b.router.turn()
     assert a.router.held and b.queued() == []
     b.has(total_blocks=4)
-    a.turns_until(lambda: b.queued() == [request_id])
+    a.turns_until(lambda: b.queued() == [request_id], b)
 
 
 def test_a_node_of_other_weights_leaves_what_it_had_read_before_to_others(member):
@@ -104,7 +110,7 @@ def test_a_node_of_other_weights_leaves_what_it_had_read_before_to_others(member
     for _ in range(3):
         b.router.turn()
     assert b.queued() == []
-    a.turns_until(lambda: a.queued() == [request_id], 20)
+    a.turns_until(lambda: a.queued() == [request_id])
 
 
 def test_what_a_node_holds_whose_pools_are_lost_goes_to_others(member):
@@ -117,12 +123,7 @@ def test_what_a_node_holds_whose_pools_are_lost_goes_to_others(member):
     a.router.handle(a.router.read(SLA, len(ids)))
     assert [held.request.id for held in a.router.held] == ids[-1:]
     a.loses()
-    end = time.monotonic() + 20
-    while ids[-1] not in b.queued():
-        assert time.monotonic() < end, "did not happen"
-        a.router.turn()
-        b.router.turn()
-        time.sleep(0.02)
+    a.turns_until(lambda: ids[-1] in b.queued(), b)
 
 
 def test_what_waits_at_a_node_that_lives_without_a_pool_goes_to_others(member):
@@ -133,12 +134,51 @@ def test_what_waits_at_a_node_that_lives_without_a_pool_goes_to_others(member):
     request_id = add(a)
     a.turns_until(lambda: a.queued() == [request_id])
     a.loses()
-    end = time.monotonic() + 20
-    while b.queued() != [request_id]:
-        assert time.monotonic() < end, "did not happen"
-        a.router.turn()
-        b.router.turn()
-        time.sleep(0.02)
+    a.turns_until(lambda: b.queued() == [request_id], b)
+
+
+def test_a_session_at_home_at_a_refused_node_goes_on_elsewhere(member):
+    a, b = member("a"), member("b", identity="other")
+    for one in (a, b):
+        one.has()
+        one.router.join()
+    assert b.router.fleet.refused
+    a.redis.hset(a.keys.session("s"), mapping={"pool": "cpu@b", "tokens": 5})
+    request_id = add(a, session_id="s")
+    a.turns_until(lambda: a.queued() == [request_id])
+    assert "taken over" not in a.store.job(request_id)["reason"]
+
+
+def test_a_session_that_its_home_cannot_hold_any_more_goes_to_a_larger_node(member):
+    a, b = member("a"), member("b")
+    a.has(total_blocks=1)
+    b.has(total_blocks=4)
+    for one in (a, b):
+        one.router.join()
+    a.redis.hset(a.keys.session("s"), mapping={"pool": "cpu@a", "tokens": 300})
+    request_id = add(a, session_id="s")
+    a.turns_until(lambda: b.queued() == [request_id], b)
+    assert "taken over" not in a.store.job(request_id)["reason"]
+
+
+def test_a_session_whose_home_has_lost_the_pool_that_holds_it_goes_elsewhere(member):
+    a, b = member("a"), member("b")
+    a.has(total_blocks=4)
+    b.has("cpu", total_blocks=1)
+    b.has("gpu", total_blocks=4)
+    for one in (a, b):
+        one.router.join()
+    a.router.homes.sight("gpu@b").views()
+    b.has("gpu", state="failed")
+    a.router.homes.sight("gpu@b")._loads_at = float("-inf")
+    held = Held(
+        Entry(SLA, "1-0", {}),
+        None,
+        Wanted("r", SLA, 0, prompt_tokens=600, max_tokens=9),
+        "gpu@b",
+    )
+    a.router.forget()
+    assert a.router.placer.plan(held).pool == "cpu@a"
 
 
 def test_a_refused_node_sheds_nothing(member):
