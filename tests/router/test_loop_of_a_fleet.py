@@ -68,7 +68,7 @@ def member(redis_url, text):
 
 
 def add(member, **fields):
-    told = {"prompt": "Hello", "max_tokens": 5} | fields
+    told = {"max_tokens": 5} | ({} if "messages" in fields else {"prompt": "Hello"}) | fields
     entry_id = member.redis.xadd(member.keys.requests(SLA), {"m": msgpack.packb(told)})
     return f"{SLA}-{entry_id.decode()}"
 
@@ -156,7 +156,7 @@ def test_a_session_that_its_home_cannot_hold_any_more_goes_to_a_larger_node(memb
     for one in (a, b):
         one.router.join()
     a.redis.hset(a.keys.session("s"), mapping={"pool": "cpu@a", "tokens": 300})
-    request_id = add(a, session_id="s")
+    request_id = add(a, messages=[{"role": "user", "content": "Hello"}], session_id="s")
     a.turns_until(lambda: b.queued() == [request_id], b)
     assert "taken over" not in a.store.job(request_id)["reason"]
 
