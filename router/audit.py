@@ -7,9 +7,7 @@ that lies about its load, hangs, or has lost its pools keeps nothing that waits.
 """
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import cycle
 from typing import Final
 
 from workers.fleet.names import node_of, pools_of
@@ -45,8 +43,7 @@ class Audit:
         self.store = store
         self.stuck: dict[str, str] = {}
         self._idle: dict[str, Idle] = {}
-        self._names: Iterator[str] = iter(())
-        self._num_names = 0
+        self._names: list[str] = []  # of this round, those that are left
 
     @property
     def doubted(self) -> frozenset[str]:
@@ -61,14 +58,10 @@ class Audit:
 
     def next_name(self) -> str | None:
         """Each of the others in turn; who they are is looked up once a round."""
-        if not self._num_names:
-            others = [one.report.node for one in nodes(self.store)]
-            others = [name for name in others if name and name != self.store.keys.node]
-            self._names, self._num_names = cycle(others), len(others)
-        if not self._num_names:
-            return None
-        self._num_names -= 1
-        return next(self._names)
+        if not self._names:
+            found = [one.report.node for one in nodes(self.store)]
+            self._names = [name for name in found if name and name != self.store.keys.node]
+        return self._names.pop(0) if self._names else None
 
     def judge(self, name: str, now_s: float) -> None:
         """Of a node: which of its pools leave what waits for them."""
@@ -83,25 +76,31 @@ class Audit:
 
     def why_stuck(self, pool: str, now_s: float) -> str:
         """In words; "": it serves what waits, nothing does, or it is too early to say."""
+        head = self.left_head(pool)
+        if head is None:
+            self._idle.pop(pool, None)
+            return ""
+        before = self._idle.get(pool)
+        if before is None or before.head != head:
+            before = self._idle[pool] = Idle(head, now_s)
+        if now_s - before.since_s < DOUBT_S:
+            return ""
+        return f"{pool} has room and claims nothing" if head else f"{pool} is away"
+
+    def left_head(self, pool: str) -> str | None:
+        """What it leaves at the front of its queue; "": it is away; None: it serves what waits."""
         keys = self.store.keys
         with self.store.redis.pipeline(transaction=False) as pipeline:
             pipeline.lindex(keys.queue(pool), 0)
             pipeline.zcard(keys.wip(pool))
             pipeline.exists(keys.rq_suspended)
             head, leased, suspended = pipeline.execute()
-        has_work = not suspended and (head is not None or leased > 0)
-        loads = [one for one in self.store.loads(node_of(pool)) if one.pool == pool and has_work]
-        is_lost = has_work and all(load.state in LOST for load in loads)
-        if not is_lost and (head is None or not any(map(has_room, loads))):
-            self._idle.pop(pool, None)
+        if suspended or (head is None and not leased):
+            return None
+        loads = [load for load in self.store.loads(node_of(pool)) if load.pool == pool]
+        if all(load.state in LOST for load in loads):
             return ""
-        told = "" if is_lost else head.decode()
-        before = self._idle.get(pool)
-        if before is None or before.head != told:
-            before = self._idle[pool] = Idle(told, now_s)
-        if now_s - before.since_s < DOUBT_S:
-            return ""
-        return f"{pool} is away" if is_lost else f"{pool} has room and claims nothing"
+        return head.decode() if head is not None and any(map(has_room, loads)) else None
 
 
 def has_room(load: PoolLoad) -> bool:
