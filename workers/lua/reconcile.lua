@@ -19,8 +19,16 @@ for _, pool in ipairs(pools) do
 end
 seen = seen + redis.call('ZCARD', waiting_key())
 if ARGV[6] ~= '1' and redis.call('ZCARD', KEYS[1]) <= seen then return ids end
-for _, pool in ipairs(pools) do
-  for _, id in ipairs(redis.call('LRANGE', queue_key(pool), 0, -1)) do waiting[id] = true end
+
+-- Whether it is in the queue that its hash names, also in one of a node that was not asked about.
+local function waits(pool, id)
+  if not waiting[pool] then
+    waiting[pool] = {}
+    for _, other in ipairs(redis.call('LRANGE', queue_key(pool), 0, -1)) do
+      waiting[pool][other] = true
+    end
+  end
+  return waiting[pool][id]
 end
 
 -- True when the request waits for its session, or has expired meanwhile. The one routed last comes
@@ -46,7 +54,7 @@ local function look(id)
   local known = redis.call('HMGET', job_key(id), 'status', 'pool', 'execution', 'deadline_ms')
   local status, pool = known[1], known[2]
   if not status or TERMINAL[status] then return redis.call('ZREM', KEYS[1], id) end
-  if status == 'queued' and (waiting[id] or LET_IN[id]) then return end
+  if status == 'queued' and (waits(pool, id) or LET_IN[id]) then return end
   if status == 'running' and has_lease(pool, id, known[3]) then return end
   local session = status == 'queued' and session_of(id)
   if session and looked_after(id, session, known[4]) then return end

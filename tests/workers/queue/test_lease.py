@@ -373,6 +373,12 @@ def test_nothing_is_put_back_that_waits_or_runs(three):
     assert three.queue() == ["r2", "r3"]
 
 
+def test_nothing_is_put_back_that_waits_at_another_node(node):
+    node.route("r1", pool="cpu@a")
+    assert node.store.reconcile(force=True) == []
+    assert node.queue("cpu@a") == ["r1"]
+
+
 def test_a_stray_id_hides_a_lost_one_only_from_the_quick_look(node):
     lose_by_pop(node)
     node.redis.rpush(node.keys.queue("gpu"), "stray")
