@@ -10,20 +10,22 @@ computed is fetched from afar or computed again.
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 from router.audit import Audit
 from router.membership import Membership
 from router.placement import place
 from router.sight import Sight, job_of
 from workers.clock import now_ms
-from workers.fleet.names import pools_of
+from workers.fleet.names import node_of, pools_of
 from workers.log import logger
 from workers.placed import placed
+from workers.script import texts
 from workers.sla import SlaTable
 from workers.store import Store
 
 LOOK_EVERY_S: Final = 1.0
+SEARCH_EVERY_S: Final = 10.0  # for queues of nodes that nobody knows
 AT_ONCE: Final = 64  # of a queue that are looked at
 
 log = logger("router")
@@ -35,7 +37,8 @@ class Adopter:
     def __init__(self, store: Store, sight: Sight, table: SlaTable, fleet: Membership) -> None:
         self.store, self.sight, self.table, self.fleet = store, sight, table, fleet
         self.audit = Audit(store)
-        self._looked_at = float("-inf")
+        self._looked_at = self._searched_at = float("-inf")
+        self._unheard: list[str] = []
 
     def look(self) -> None:
         """Once a second, if somebody is gone, and unless another node has just done so."""
@@ -52,10 +55,26 @@ class Adopter:
                 self.store.passes_turn(turn)  # to one that has room for it
 
     def orphans(self) -> tuple[str, ...]:
-        """Nodes that are gone or not believed, and "": that of the time before the fleet."""
-        if self.fleet.refused or not self.store.keys.node:
+        """Nodes that are gone or not believed, and those that nobody has heard."""
+        if self.fleet.refused:
             return ()
-        return tuple(dict.fromkeys((*self.fleet.gone, *self.audit.doubted, "")))
+        now = time.monotonic()
+        if now - self._searched_at >= SEARCH_EVERY_S:
+            self._searched_at, self._unheard = now, self.unheard()
+        return tuple(dict.fromkeys((*self.fleet.gone, *self.audit.doubted, *self._unheard)))
+
+    def unheard(self) -> list[str]:
+        """Others for which something was queued once, and of which nothing is known.
+
+        They have been forgotten, or had another name before, or none (""). A node without a name
+        hears of nobody: to it whoever has left or is silent is one of them.
+        """
+        keys, redis = self.store.keys, self.store.redis
+        queues = texts(list(cast(set[bytes], redis.smembers(f"{keys.rq_prefix}:queues"))))
+        found = {node_of(queue.removeprefix(keys.queue(""))) for queue in queues} - {keys.node}
+        since_s = 0.0 if keys.node else redis.time()[0] - self.store.lease_s
+        heard = texts(cast(list[bytes], redis.zrangebyscore(keys.nodes, since_s, "+inf")))
+        return sorted(found.difference(heard))
 
     def orphaned(self, node: str) -> list[str]:
         """Its pools for which something waits or is leased, and that do not serve it."""

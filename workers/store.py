@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from redis.exceptions import OutOfMemoryError, RedisError
 
-from workers.fleet.names import PROCESSORS, processor_of
+from workers.fleet.names import MARK, PROCESSORS, node_of, processor_of
 from workers.script import Value, flat, text, texts
 from workers.store_reading import StoreReading
 from workers.trace.parent import new_traceparent
@@ -281,19 +281,26 @@ class Store(StoreReading):
         only = -1 if fence is None else fence
         return bool(self.run("session_forget", keys, session, only, *OF_FILES) == 1)
 
-    def move(self, request_id: str, pool: str, reason: str = "", *, of_node: str = "") -> str:
+    def move(
+        self, request_id: str, pool: str, reason: str = "", *, of_node: str | None = None
+    ) -> str:
         """Have another pool go on with a request. reason: why, for a person who looks at the job.
 
         pool: gpu or cpu alone means the one of the node where the request is. of_node: nothing is
         done unless it waits in a queue of that node
 
         Gives "moving" (its pool is told: `move ID POOL`), "moved" (it waited, or is there), "ended"
-        or "unknown" (also of one that no router has seen). Raises ValueError for no pool.
+        or "unknown" (also of one that no router has seen). Raises ValueError for no pool, and for
+        one of a node that nobody has heard.
         """
         if processor_of(pool) not in PROCESSORS:
             raise ValueError(f"pool: must be one of {', '.join(PROCESSORS)}, got {pool!r}")
+        node, is_ours = node_of(pool), pool in self.keys.own_pools
+        if node and not is_ours and self.redis.zscore(self.keys.nodes, node) is None:
+            raise ValueError(f"pool: there is no node {node!r}")
         keys = [self.keys.job(request_id), self.keys.control]
-        return text(self.run("move", keys, request_id, pool, reason, of_node))
+        only = "" if of_node is None else f"{MARK}{of_node}"
+        return text(self.run("move", keys, request_id, pool, reason, only))
 
 
 def is_full(error: Exception) -> bool:

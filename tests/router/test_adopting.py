@@ -7,6 +7,7 @@ from router.membership import Membership
 from router.sight import Sight
 from tests.ingest.named_nodes import NamedNode
 from tests.workers.queue.conftest import Node
+from workers.fleet.presence import forget
 from workers.sla import SlaTable
 from workers.store import PASSED_MS
 from workers.wire import PoolLoad
@@ -59,3 +60,49 @@ def test_what_one_node_cannot_hold_another_one_may_take_at_once(redis_url, adopt
     before.redis.delete(other.store.keys.turn("adopt:"))
     other.look()
     assert before.queue("cpu@b") == ["r1"]
+
+
+def test_what_is_let_in_for_a_node_that_was_forgotten_goes_on_here(redis_url, adopter):
+    """It waited for its session while that node was taken off the list."""
+    before = Node(redis_url)
+    gone = NamedNode(redis_url, "z")
+    gone.say()
+    before.route("r1", model="tiny", session_id="s", pool="cpu@a")
+    before.route("r2", model="tiny", session_id="s", pool="cpu@z")
+    forget(gone.store, "z")
+    before.store.cancel("r1")
+    assert before.queue("cpu@z") == ["r2"]
+    adopter.look()
+    assert before.queue("cpu@a") == ["r2"]
+
+
+def test_a_node_that_has_no_name_any_more_finds_what_it_had(redis_url):
+    named = NamedNode(redis_url, "a")
+    named.say()
+    node = Node(redis_url)
+    node.route("r1", model="tiny", pool="cpu@a")
+    node.store.report(PoolLoad(pool="cpu", worker="w", state="ready", model="tiny", capacity=4))
+    adopter = Adopter(node.store, Sight(node.store, "tiny"), SlaTable(), Membership(None))
+    adopter.look()
+    assert node.queue("cpu@a") == ["r1"], "that node was heard just now"
+    named.fall_silent(60)
+    adopter._looked_at = adopter._searched_at = float("-inf")
+    adopter.look()
+    assert (node.queue("cpu@a"), node.queue()) == ([], ["r1"])
+
+
+def test_what_another_node_took_over_first_stays_there(redis_url, adopter):
+    """Also of a node that had no name."""
+    before = Node(redis_url)
+    before.route("r1", model="tiny")
+    NamedNode(redis_url, "b").say()
+    assert adopter.store.move("r1", "cpu@b", of_node="") == "moved"
+    assert adopter.store.move("r1", "cpu@a", of_node="") == "moved"
+    assert (before.queue("cpu@b"), before.queue("cpu@a")) == (["r1"], [])
+
+
+def test_nothing_is_moved_to_a_node_that_nobody_has_heard(redis_url, adopter):
+    before = Node(redis_url)
+    before.route("r1", model="tiny")
+    with pytest.raises(ValueError, match="there is no node 'nobody'"):
+        before.store.move("r1", "cpu@nobody")

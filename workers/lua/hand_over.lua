@@ -22,5 +22,6 @@ redis.call('HSET', KEYS[1], 'reason', reason or target .. ': handed over by ' ..
 redis.call('HDEL', KEYS[1], 'move_reason', 'then_pool')
 redis.call('HSET', rq_key(id), 'origin', target)
 if not put_back(target, id, tonumber(ARGV[6]), true) then return 0 end
+redis.call('SADD', RQ .. ':queues', queue_key(target)) -- it may be the first there
 ring(target)
 return 1

@@ -1,8 +1,8 @@
 -- move.lua - somebody wants a request to be run by another pool.
 --
 -- KEYS[1] hash of the job   KEYS[2] channel of the pools
--- ARGV[5] request id   ARGV[6] the other pool, or its processor   ARGV[7] why, in words, or ""
--- ARGV[8] only from a queue of this node, or ""
+-- ARGV[5] request id   ARGV[6] the other pool, or its processor alone   ARGV[7] why, in words, or ""
+-- ARGV[8] only from a queue of this node: @NAME, "@" of the one without a name; or ""
 -- returns "moved" (it waited, or is there), "moving" (it runs: its pool is told), "ended" or
 -- "unknown" (also of one that is not routed yet)
 -- include names
@@ -12,10 +12,11 @@ local id, target = ARGV[5], ARGV[6]
 local known = redis.call('HMGET', KEYS[1], 'status', 'pool')
 local status, pool = known[1], known[2]
 if not status or status == 'accepted' then return 'unknown' end
-if not string.find(target, '@', 1, true) then -- the one of the node where it is
+if ARGV[8] == '' and not string.find(target, '@', 1, true) then -- of the node where it is
   target = target .. (string.match(pool or '', '@.*') or '')
 end
-if ARGV[8] ~= '' and (status ~= 'queued' or string.match(pool or '', '@(.*)') ~= ARGV[8]) then
+local node = string.match(pool or '', '@.*') or '@'
+if ARGV[8] ~= '' and (status ~= 'queued' or node ~= ARGV[8]) then
   return 'moved' -- by another one
 end
 if TERMINAL[status] then return 'ended' end
