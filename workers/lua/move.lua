@@ -1,7 +1,7 @@
 -- move.lua - somebody wants a request to be run by another pool.
 --
 -- KEYS[1] hash of the job   KEYS[2] channel of the pools
--- ARGV[5] request id   ARGV[6] the other pool, or its processor alone   ARGV[7] why, in words, or ""
+-- ARGV[5] request id   ARGV[6] the other pool, or a processor   ARGV[7] why, in words, or ""
 -- ARGV[8] only from a queue of this node: @NAME, "@" of the one without a name; or ""
 -- returns "moved" (it waited, or is there), "moving" (it runs: its pool is told), "ended" or
 -- "unknown" (also of one that is not routed yet)
