@@ -62,7 +62,7 @@ def test_a_name_is_one_homes_as_long_as_that_lives(node):
     first, second = node("a", "home-1"), node("a", "home-2")
     first.say(1.0)
     second.say(1.0)
-    assert "is called 'a', too" in second.refused and not first.refused
+    assert "another node, on host-a, is called 'a', too" in second.refused and not first.refused
     second.leave()  # says nothing in the other's name
     assert not node_called("a", first).report.refused
     wait_for(lambda: second.say(1.0) or not second.refused, "the first one's lease", 10)

@@ -19,6 +19,12 @@ local function is_taken()
   return known[1] and known[1] ~= ARGV[6] and tonumber(known[2] or 0) > alive
 end
 
+-- Where the one is that has this name; "": that cannot be read.
+local function host_of_other()
+  local _, host = pcall(function() return cjson.decode(redis.call('HGET', KEYS[3], 'said')).host end)
+  return type(host) == 'string' and host or ''
+end
+
 -- nil when it is ours, or nobody's.
 local function other_identity()
   local known = redis.call('HMGET', KEYS[4], 'identity', 'heard_s')
@@ -36,9 +42,7 @@ local function fleet()
   return tostring(total), gone
 end
 
-if is_taken() then
-  return { 'name', redis.call('HGET', KEYS[3], 'host') or '', fleet() }
-end
+if is_taken() then return { 'name', host_of_other(), fleet() } end
 local other = ARGV[11] ~= '1' and other_identity()
 redis.call('ZADD', KEYS[1], NOW_S, name)
 redis.call('HSET', KEYS[3], 'instance', ARGV[6], 'heard_s', NOW_S, 'said', ARGV[7],
