@@ -126,6 +126,14 @@ def loads_of(seen: Iterable[SeenNode]) -> list[PoolLoad]:
     return [load for node in seen for load in node.loads]
 
 
+def kv_by_home(loads: Iterable[PoolLoad]) -> list[Mapping[str, float]]:
+    """What is said of each home's folder of sessions, once: its pools say the same of it.
+
+    A worker is called HOME-POOL-SLOT.
+    """
+    return list({load.worker.partition("-")[0]: load.kv for load in loads if load.kv}.values())
+
+
 def queues_of(seen: Iterable[SeenNode]) -> dict[str, int]:
     """Of all of them together, by pool."""
     return {pool: queued for node in seen for pool, queued in node.queues.items()}

@@ -14,7 +14,7 @@ from ingest.command.classes import classes_table
 from ingest.command.failure import Failure
 from ingest.command.nodes import troubles
 from ingest.dashboard.nodes import node_objects
-from ingest.fleet import SeenNode, seen_nodes
+from ingest.fleet import SeenNode, kv_by_home, seen_nodes
 from ingest.health.pulse import Pulse, take_pulse
 from ingest.jobs.unread import known
 from ingest.metrics.class_rows import Row, by_plan, class_rows
@@ -137,9 +137,8 @@ def pools_table(pulse: Pulse) -> Table:
 def sessions_line(loads: Sequence[PoolLoad]) -> str:
     """Sessions in files, what they take, and where the beginnings of prompts were found."""
     told = [load for load in loads if "sessions" in load.kv]
-    # both pools of a node tell of its one folder; a worker is called HOME-POOL-SLOT
-    nodes = {load.worker.partition("-")[0]: load.kv for load in told}.values()
-    sessions, used, quota = (total(nodes, name) for name in ("sessions", "bytes", "quota_bytes"))
+    homes = kv_by_home(told)
+    sessions, used, quota = (total(homes, name) for name in ("sessions", "bytes", "quota_bytes"))
     pools = [load.kv for load in told]
     hits, misses = total(pools, "hits"), total(pools, "misses")
     found = ", ".join(f"{where} {total(pools, name):,.0f}" for where, name in TIERS)

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from ingest.dashboard.nodes import in_order, node_objects
-from ingest.fleet import queues_of, seen_nodes
+from ingest.fleet import kv_by_home, queues_of, seen_nodes
 from ingest.health.programs import kept_programs
 from ingest.health.pulse import Pulse, take_pulse
 from ingest.metrics.class_rows import by_plan, class_rows
@@ -85,9 +85,7 @@ def tiers_of(pulse: Pulse) -> list[Json]:
             tier = "VRAM" if pool == "gpu" else "RAM"
             row = {"tier": tier, "pool": pool, "sessions": load.running, "used": used}
             tiers.append({**row, "found_tokens": load.kv.get("tokens_ram", 0.0)})
-    # both pools of a node tell of its one folder; a worker is called HOME-POOL-SLOT
-    nodes = {load.worker.partition("-")[0]: load.kv for load in pulse.loads if load.kv}
-    for kv in nodes.values():
+    for kv in kv_by_home(pulse.loads):
         quota = kv.get("quota_bytes", 0.0)
         found = sum(
             load.kv.get("tokens_disk", 0.0) + load.kv.get("tokens_cache", 0.0)
