@@ -13,16 +13,21 @@ from dataclasses import replace
 from typing import Final, cast
 
 from router.audit import Audit
+from router.homing import is_outgrown
 from router.membership import Membership
 from router.placement import place
+from router.pools import PoolView, Wanted
 from router.sight import Sight, job_of
+from router.stranded import PATIENCE_S
 from workers.clock import now_ms
 from workers.fleet.names import node_of, pools_of
+from workers.fleet.presence import longest
 from workers.log import logger
-from workers.placed import placed
+from workers.placed import Placed, placed
 from workers.script import texts
 from workers.sla import SlaTable
 from workers.store import Store
+from workers.wire import full_id, split_id
 
 LOOK_EVERY_S: Final = 1.0
 SEARCH_EVERY_S: Final = 10.0  # for queues of nodes that nobody knows
@@ -39,6 +44,7 @@ class Adopter:
         self.audit = Audit(store)
         self._looked_at = self._searched_at = float("-inf")
         self._unheard: list[str] = []
+        self._since: dict[str, dict[str, float]] = {}  # what no node could hold, by node and id
 
     def look(self) -> None:
         """Once a second, if somebody is gone, and unless another node has just done so."""
@@ -110,12 +116,43 @@ class Adopter:
         """(pool of ours, request id, reason) of those that wait there and have room here."""
         found = [one for one in placed(self.store, AT_ONCE, pools) if not one.running]
         taken = []
+        too_large: list[Placed] = []
         for one in found:
-            wanted = replace(job_of(one).wanted, kept_tokens=0, then=None)
-            plan = place(wanted, None, self.sight.views(), self.table, now_ms())
-            if plan.kind in ("wait", "refuse"):
+            wanted, views = self.wanted(one), self.sight.views()
+            plan = place(wanted, None, views, self.table, now_ms())
+            if plan.kind == "refuse" and plan.field == "max_tokens":
+                too_large.append(one)
+            if plan.kind in ("wait", "refuse") or self.is_for_larger(wanted, views):
                 continue
             reason = f"{plan.pool}: taken over, {self.what_became_of(node, one.pool)}"
             taken.append((plan.pool, one.request_id, reason))
             self.sight.queued(wanted, plan.pool, plan.then)
+        self.end_late(node, too_large)
         return taken
+
+    def wanted(self, one: Placed) -> Wanted:
+        """As placement sees it: nothing of it is here, and its session's history comes with it."""
+        wanted = replace(job_of(one).wanted, kept_tokens=0, then=None)
+        if one.prompt_tokens or one.session_id is None:
+            return wanted
+        session = self.store.session(full_id(split_id(one.request_id)[0], one.session_id))
+        history = int(session.get("tokens") or 0)
+        return replace(wanted, prompt_tokens=history + 1, gives_way=True)
+
+    def is_for_larger(self, wanted: Wanted, views: Sequence[PoolView]) -> bool:
+        """Whether another node holds its session, and this one does not."""
+        return is_outgrown(wanted, views) and wanted.prompt_tokens < longest(self.store)
+
+    def end_late(self, node: str, too_large: Sequence[Placed]) -> None:
+        """What no node that lives could hold has waited for its own long enough (stranded.py)."""
+        most, now = longest(self.store) if too_large else 0, time.monotonic()
+        sizes = {one: one.prompt_tokens + one.max_tokens for one in too_large}
+        stranded = [one for one, size in sizes.items() if size > most]
+        before, names = self._since.get(node, {}), [one.request_id for one in stranded]
+        since = self._since[node] = {name: before.get(name, now) for name in names}
+        for one in stranded:
+            if now - since[one.request_id] >= PATIENCE_S:
+                what = self.what_became_of(node, one.pool)
+                reason = f"{what}, and the others hold {most} tokens, not {sizes[one]}"
+                if self.store.give_up(one.request_id, one.pool, reason):
+                    log.warning("given up", id=one.request_id, reason=reason)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from router import adopting
 from router.adopting import Adopter
 from router.membership import Membership
 from router.sight import Sight
@@ -106,3 +107,33 @@ def test_nothing_is_moved_to_a_node_that_nobody_has_heard(redis_url, adopter):
     before.route("r1", model="tiny")
     with pytest.raises(ValueError, match="there is no node 'nobody'"):
         before.store.move("r1", "cpu@nobody")
+
+
+def test_what_no_node_that_lives_could_hold_ends_late(redis_url, adopter, monkeypatch):
+    before = Node(redis_url)
+    before.route("r1", model="tiny", max_tokens=65 * 256)
+    adopter.look()
+    assert before.status("r1") == "queued"
+    monkeypatch.setattr(adopting, "PATIENCE_S", 0.0)
+    adopter._looked_at = float("-inf")
+    before.redis.delete(adopter.store.keys.turn("adopt:"))
+    adopter.look()
+    job = before.store.job("r1")
+    assert (job["status"], job["code"]) == ("failed", "no_pool")
+    assert "a node without a name is gone, and the others hold" in job["error"]
+
+
+def test_a_session_that_is_too_long_for_this_node_is_left_to_a_larger_one(redis_url, adopter):
+    before = Node(redis_url)
+    before.redis.hset(before.keys.session("s"), "tokens", 65 * 256)
+    said = ({"role": "user", "content": "Hello"},)
+    before.route("r1", model="tiny", token_ids=(), messages=said, session_id="s")
+    NamedNode(redis_url, "b").say()
+    before.redis.zadd(adopter.store.keys.longest, {"b": 128 * 256})
+    adopter.look()
+    assert before.queue() == ["r1"]
+    before.redis.zrem(adopter.store.keys.longest, "b")  # then it is told here that it is too long
+    adopter._looked_at = float("-inf")
+    before.redis.delete(adopter.store.keys.turn("adopt:"))
+    adopter.look()
+    assert before.queue("cpu@a") == ["r1"]
