@@ -59,3 +59,27 @@ def test_sessions_stay_at_home_and_go_on_elsewhere_when_it_dies(make_fleet):
             told = fleet.end(fleet.add(f"Turn {turn}: {name}", session_id=again))["text"]
             assert told == texts[name][turn]
         assert fleet.end(fleet.add("and then", session_id=again))["text"] == job["text"]
+
+
+@pytest.mark.slow
+def test_what_a_node_was_to_run_whose_pool_is_killed_ends_elsewhere_with_the_same_tokens(
+    make_fleet,
+):
+    """Its router lives, so it is not gone; nobody starts the pool again."""
+    fleet = make_fleet("a", "b")
+    prompts = [f"Fact number {n}:" for n in range(6)]
+    alone = [fleet.end(fleet.add(prompt, max_tokens=60))["text"] for prompt in prompts]
+    ids = [fleet.add(prompts[n % 6], max_tokens=60) for n in range(24)]
+
+    def waits_at_b():
+        return fleet.redis.llen(fleet.keys.queue("cpu@b"))
+
+    wait_for(waits_at_b, "some wait at b")
+    pool = fleet.nodes["b"].processes.pop("cpu")
+    pool.kill()
+    pool.wait(30)
+    jobs = [fleet.end(request_id) for request_id in ids]
+    assert [job["text"] for job in jobs] == [alone[n % 6] for n in range(24)]
+    for request_id in ids:
+        fleet.check_once(request_id)
+    assert any("cpu@b is away" in job["reason"] for job in jobs)

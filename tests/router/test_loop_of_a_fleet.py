@@ -7,6 +7,8 @@ from dataclasses import replace
 import msgpack
 import pytest
 
+from router import audit as auditing
+from router import loop
 from router.burden import QUEUED_MOST
 from router.consumer import Entry
 from router.loop import Router
@@ -60,6 +62,12 @@ class Member:
             for one in (self, *others):
                 one.router.turn()
             time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(auditing, "DOUBT_S", 1.0)
+    monkeypatch.setattr(loop, "HOUSEKEEPING_EVERY_S", 0.5)
 
 
 @pytest.fixture
