@@ -1,7 +1,7 @@
 """A fleet simulated, and its Redis operations counted: the figures of tests/bench/FLEET.md.
 
     python tests/bench/bench_fleet.py [--sessions 100000] [--part simulated,counted] [--plot F.png]
-                                      [--json]
+                                      [--json FILE]
 
 simulated  100 nodes of two kinds on a virtual clock, with the real policy (router/simulator/fleet)
 counted    real routers on a real Valkey, 1 to 100 of them (tests/fleet/simulation/operations.py)
