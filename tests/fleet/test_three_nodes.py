@@ -62,7 +62,7 @@ def test_sessions_stay_at_home_and_go_on_elsewhere_when_it_dies(make_fleet):
 
 
 @pytest.mark.slow
-def test_what_a_node_was_to_run_whose_pool_is_killed_ends_elsewhere_with_the_same_tokens(
+def test_what_waits_for_a_killed_pool_beside_a_router_that_lives_ends_elsewhere(
     make_fleet,
 ):
     """Its router lives, so it is not gone; nobody starts the pool again."""

@@ -21,8 +21,8 @@ end
 
 -- Where the one is that has this name; "": that cannot be read.
 local function host_of_other()
-  local _, host = pcall(function() return cjson.decode(redis.call('HGET', KEYS[3], 'said')).host end)
-  return type(host) == 'string' and host or ''
+  local read, said = pcall(cjson.decode, redis.call('HGET', KEYS[3], 'said') or '')
+  return read and type(said) == 'table' and said.host or ''
 end
 
 -- nil when it is ours, or nobody's.
