@@ -72,24 +72,29 @@ class Exporter(Servant):
     def serve(self) -> None:
         step_aside()
         while not self.stopped:
-            pause, is_last = LOOK_S, self.finishing
-            try:
-                with self.alone() as is_ours:
-                    if is_ours:
-                        self.export()
-                        self.tidy()
-                self.failures = 0
-            except (StoreError, DiskError, CorruptFile, RedisError) as error:
-                pause = PAUSE_S[min(self.failures, len(PAUSE_S) - 1)]
-                self.failures += 1
-                self.remote.count(failures=1)
-                log.warning(
-                    "sessions wait for the object store", error=str(error)[:300], pause_s=pause
-                )
+            is_last = self.finishing
+            pause_s = self.look()
             if is_last:
                 self.finished.set()
-            self.woken.wait(pause)
+            self.woken.wait(pause_s)
             self.woken.clear()
+
+    def look(self) -> float:
+        """One round; seconds to pause then."""
+        try:
+            with self.alone() as is_ours:
+                if is_ours:
+                    self.export()
+                    self.tidy()
+        except (StoreError, DiskError, CorruptFile, RedisError) as error:
+            pause_s = PAUSE_S[min(self.failures, len(PAUSE_S) - 1)]
+            self.failures += 1
+            self.remote.count(failures=1)
+            told = {"error": str(error)[:300], "pause_s": pause_s}
+            log.warning("sessions wait for the object store", **told)
+            return pause_s
+        self.failures = 0
+        return LOOK_S
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
