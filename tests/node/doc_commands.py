@@ -98,6 +98,7 @@ NOT_RUN: Final[Mapping[str, str]] = {  # what a command begins with
     "make fuzz": "takes minutes; tests/security/README.md tells of its runs",
     "make fuzz-api": "takes minutes; tests/security/README.md tells of its runs",
     "make test-objects": FETCHES,
+    "make test-fleet": MINUTES,
     "make audit": "asks a service on the network",
     "redis-cli --cluster create": "needs nine servers; tests/fleet/ha/servers.py makes Clusters",
     "sudo": "needs root",
