@@ -12,7 +12,8 @@
 -- its tokens were made
 --
 -- A session's request is taken only as the session's holder; its fence is higher than all before.
--- What ended while it waited is skipped; what expired ends here. An item whose worker died twice
+-- What ended while it waited is skipped; what expired ends here. A pool of other weights than its
+-- fleet's takes nothing: the others do. An item whose worker died twice
 -- without one new token between runs alone, so that what kills its worker takes no other along.
 -- include names
 -- include rq_job
@@ -88,7 +89,16 @@ local function take_session(session, id)
   return redis.call('HINCRBY', key, 'fence', 1)
 end
 
-if redis.call('EXISTS', KEYS[2]) == 1 then return {} end
+-- Whether the nodes that take part in its fleet have other weights, or another arithmetic.
+local function is_stranger()
+  if ARGV[12] == '' or not is_pool or not string.find(queue, '@', 1, true) then return false end
+  local fleet = redis.call('HMGET', P .. ':fleet', 'identity', 'heard_s')
+  local weights, arithmetic = string.match(fleet[1] or '', '([^:]*):[^:]*:([^:]*)$')
+  local lives = tonumber(fleet[2] or 0) > NOW_S - lease_s
+  return weights and lives and weights .. ':' .. arithmetic ~= ARGV[12]
+end
+
+if redis.call('EXISTS', KEYS[2]) == 1 or is_stranger() then return {} end
 while not alone do
   local id = next_item()
   if not id then break end

@@ -52,3 +52,23 @@ def test_what_has_no_token_begins_anew_with_any_weights(node):
     claim_and_vanish(node, "old:1", 0)
     claim_and_vanish(node, "new:1", 1)
     assert run_by(node, "new:1")["text"] == expected_text("r1", 5)
+
+
+def test_what_waits_at_a_node_of_other_weights_than_its_fleets_is_not_begun_there(node):
+    """Also of a second home under a name that is taken."""
+    node.route("r1", pool="cpu@a")
+    seconds, _ = node.redis.time()
+    common = {"identity": "model:old:texts:1", "heard_s": seconds}
+    node.redis.hset(node.keys.fleet, mapping=common)
+    node.store.weights = "new:1"
+    assert node.store.claim("cpu@a", "stranger", 1) == []
+    node.redis.hset(node.keys.fleet, "heard_s", seconds - 60)
+    assert node.store.claim("cpu@a", "stranger", 1), "nobody of the others lives"
+
+
+def test_what_waits_at_a_node_of_its_fleets_weights_is_begun(node):
+    node.route("r1", pool="cpu@a")
+    common = {"identity": "model:old:texts:1", "heard_s": node.redis.time()[0]}
+    node.redis.hset(node.keys.fleet, mapping=common)
+    node.store.weights = "old:1"
+    assert node.store.claim("cpu@a", "member", 1)
