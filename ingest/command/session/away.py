@@ -6,7 +6,7 @@ for a node that is to be taken away, and for people who want to see it happen.
 
 import json
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -124,7 +124,7 @@ def pull_command(session_id: Id, tenant: Tenant = DEFAULT_TENANT, as_json: AsJso
 def found_of(
     remote: "Remote", tenant: str, session_id: str, known: dict[str, object]
 ) -> "Manifest":
-    """The newest there is, wherever it is. Raises Failure."""
+    """The newest there is, wherever it is. Raises Failure, and redis' errors."""
     from kv_tier.remote.pull import newest
     from workers.session.recall import chosen, is_current, logged_of, without_void
     from workers.store import Store
@@ -133,9 +133,7 @@ def found_of(
     if own is not None and is_current(own, known):
         return own
     stored = without_void(newest(remote, tenant, session_id), known)
-    logged = None
-    with suppress(ConnectionError):
-        logged = logged_of(Store.of(settings()), tenant, session_id)
+    logged = logged_of(Store.of(settings()), tenant, session_id)
     found = chosen(own, stored, logged, known)
     if found is None:
         raise Failure(f"nobody has session {session_id!r} as it was committed last")

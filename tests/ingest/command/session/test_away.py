@@ -52,3 +52,16 @@ def test_what_is_removed_goes_from_the_object_store_too(tier, capsys, shared):
     assert list(shared.glob("sessions/*/*/*.manifest"))
     assert asked(capsys, "rm", "talk")[0] == 0
     assert not list(shared.glob("sessions/*/*/*.manifest"))
+
+
+def test_a_pull_wants_to_ask_redis_what_was_committed_last(
+    tier, capsys, shared, monkeypatch, free_port
+):
+    keep(tier, "talk", node=served())
+    assert asked(capsys, "push", "talk")[0] == 0
+    tier.sessions.drop("default", "talk")
+    monkeypatch.setenv("LOCKSTEP_REDIS_URL", f"redis://127.0.0.1:{free_port()}")
+    settings.cache_clear()
+    code, sentence = refused(capsys, "pull", "talk")
+    assert code == 3 and "Traceback" not in sentence
+    assert tier.sessions.head("default", "talk") is None
