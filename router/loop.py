@@ -199,7 +199,7 @@ class Router:
     def press(self, waiting: Mapping[str, int]) -> None:
         """Each second producers are told how full the classes are; what is too much is ended."""
         now = time.monotonic()
-        if now - self._pressed_at >= PRESS_EVERY_S and self.is_able():
+        if now - self._pressed_at >= PRESS_EVERY_S and not self.fleet.refused:
             self._pressed_at = now
             views = self.sight.views()
             mine = self.suits.all(views, waiting) if self.store.keys.node else self.table.names

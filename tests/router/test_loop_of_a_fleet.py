@@ -8,7 +8,7 @@ import msgpack
 import pytest
 
 from router import audit as auditing
-from router import loop
+from router import loop, suiting
 from router.burden import QUEUED_MOST
 from router.consumer import Entry
 from router.loop import Router
@@ -20,6 +20,7 @@ from tests.router.conftest import MODEL
 from tests.router.node_pictures import CPU_COST
 from workers.address import parse_networks
 from workers.fleet.presence import NodeReport, Presence
+from workers.promises import pressure
 from workers.wire import GROUP
 
 SLA = "standard"
@@ -211,3 +212,13 @@ def test_a_node_that_is_late_sheds_nothing_that_others_are_quick_with(member):
     request_id = add(a)
     b.router.turn()
     a.turns_until(lambda: a.queued() == [request_id])
+
+
+def test_what_waits_for_nobody_is_counted_all_the_same(member, monkeypatch):
+    """No pool of the fleet is ready: it is told, as soon as something waits for long."""
+    monkeypatch.setattr(suiting, "PATIENCE_S", 0.0)
+    a = member("a")
+    a.router.join()
+    add(a)
+    a.router.turn()
+    assert pressure(a.store, SLA).waiting == 1
