@@ -61,18 +61,22 @@ NAMES: Final[Mapping[str, Told]] = {
     "suspend_dropped": Told("suspend_dropped", "turns whose KV was not written: too many waited"),
     "suspend_waiting": Told("suspend_waiting", "turns whose KV waits to be written", False),
     "store_pushed_sessions": Told("store_pushed_sessions", "sessions sent to the object store"),
-    "store_sent_objects": Told("store_sent_objects", "objects of KV sent there"),
-    "store_sent_bytes": Told("store_sent_bytes", "bytes of them"),
-    "store_sent_s": Told("store_sent_seconds", "time that it took"),
-    "store_known_objects": Told("store_known_objects", "objects that were there already"),
-    "store_fetched_objects": Told("store_fetched_objects", "objects of KV fetched from there"),
-    "store_fetched_bytes": Told("store_fetched_bytes", "bytes of them"),
-    "store_fetched_s": Told("store_fetched_seconds", "time that it took"),
-    "store_damaged": Told("store_damaged", "objects that arrived damaged and were taken away"),
-    "store_failures": Told("store_failures", "times that it refused or did not answer"),
+    "store_sent_objects": Told("store_sent_objects", "objects of KV sent to the object store"),
+    "store_sent_bytes": Told("store_sent_bytes", "bytes sent to the object store"),
+    "store_sent_s": Told("store_sent_seconds", "time that sending there took"),
+    "store_known_objects": Told("store_known_objects", "objects that the object store had"),
+    "store_fetched_objects": Told("store_fetched_objects", "objects fetched from the object store"),
+    "store_fetched_bytes": Told("store_fetched_bytes", "bytes fetched from the object store"),
+    "store_fetched_s": Told("store_fetched_seconds", "time that fetching took"),
+    "store_damaged": Told("store_damaged", "objects that arrived damaged and were deleted there"),
+    "store_failures": Told("store_failures", "times that the object store did not do it"),
     "store_swept_objects": Told("store_swept_objects", "objects that nobody named and that went"),
-    "recalled_store": Told("recalled_sessions", "sessions of other nodes", tier="store"),
-    "recalled_log": Told("recalled_sessions", "sessions of other nodes", tier="log"),
+    "recalled_store": Told(
+        "recalled_sessions", "sessions brought from elsewhere, by tier", tier="store"
+    ),
+    "recalled_log": Told(
+        "recalled_sessions", "sessions brought from elsewhere, by tier", tier="log"
+    ),
     "recall_failed": Told("recall_failed", "sessions whose last turn nobody had"),
 }
 OF_THE_FOLDER: Final = ("bytes", "objects", "sessions", "reserved_bytes", "quota_bytes")
