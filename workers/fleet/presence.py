@@ -4,8 +4,9 @@
          by the server's clock              "name", "identity": another one says otherwise
                                             its own: a clock that is wrong
 
-What does not take part reads no requests and takes over none: it works off what it has, and says
-why it does nothing else. A mixed answer cannot come of it.
+What does not take part reads no requests and takes over none: it works off what its pools have, and
+says why it does nothing else. A mixed answer cannot come of it: a pool of other weights than its
+fleet's begins nothing (claim.lua).
 """
 
 import time
