@@ -100,13 +100,11 @@ class Consumer:
         """What nobody has touched for idle_ms, one at a time, and not all of it at once."""
         for sla in self.classes:
             key = self.store.keys.requests(sla)
-            after = b"0-0"
-            for _ in range(ABANDONED_PER_LOOK):
-                reply = self.redis.xautoclaim(key, GROUP, self.name, idle_ms, after, count=1)
-                yield from self._counted(self._entries(sla, reply[1]))
-                after = reply[0]  # Redis looks at ten in one go, and those may be in good hands
-                if after == b"0-0":
-                    break
+            # XAUTOCLAIM looks at few in one go, and those may all be in good hands
+            idle = self.redis.xpending_range(key, GROUP, "-", "+", ABANDONED_PER_LOOK, idle=idle_ms)
+            for one in cast(list[Any], idle):
+                reply = self.redis.xclaim(key, GROUP, self.name, idle_ms, [one["message_id"]])
+                yield from self._counted(self._entries(sla, reply))
 
     def keep(self, entry: Entry) -> None:
         """Says that the message is in good hands: it is not abandoned, and has killed nobody."""

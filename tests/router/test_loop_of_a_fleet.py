@@ -222,3 +222,14 @@ def test_what_waits_for_nobody_is_counted_all_the_same(member, monkeypatch):
     add(a)
     a.router.turn()
     assert pressure(a.store, SLA).waiting == 1
+
+
+def test_what_is_abandoned_behind_many_that_are_held_is_found(member):
+    a = member("a")
+    a.router.join()
+    last = [add(a) for _ in range(40)][-1].removeprefix(f"{SLA}-")
+    read_by(a, "somebody")
+    a.redis.xclaim(a.keys.requests(SLA), GROUP, "somebody", 0, [last], idle=900_000)
+    found = [entry.entry_id for entry in a.router.consumer.abandoned(600_000)]
+    assert found == [last]
+    assert list(a.router.consumer.abandoned(600_000)) == []
