@@ -113,6 +113,7 @@ class Router:
     def join(self) -> None:
         """At the start, and again after the store was away: the groups, and what was left over."""
         self.placer.held, self.taker.later = [], []
+        self._able_at = time.monotonic()
         self.consumer.join()
         tell_promises(self.store)
         self.say_alive()

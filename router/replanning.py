@@ -10,6 +10,7 @@ from router.replan import replan
 from router.sight import Sight
 from router.stranded import Stranded
 from workers.clock import now_ms
+from workers.fleet.presence import who_holds
 from workers.log import logger
 from workers.sla import SlaTable
 from workers.store import Store
@@ -50,9 +51,17 @@ class Replanner:
 
     def give_up(self, now: float) -> None:
         views, movable = self.sight.views(), self.sight.movable()
+        sizes = {job.wanted.request_id: job.wanted.num_tokens for job in movable}
         for request_id, pool, reason in self.stranded.late(views, movable, now):
+            if self.fits_elsewhere(sizes[request_id]):
+                continue  # that node takes it over when it has room (audit.py)
             if self.store.give_up(request_id, pool, reason):
                 log.warning("given up", id=request_id, reason=reason)
+
+    def fits_elsewhere(self, num_tokens: int) -> bool:
+        """Whether another node of the fleet holds so much."""
+        own = self.store.keys.node
+        return bool(own) and any(node != own for node in who_holds(self.store, num_tokens))
 
     def move(self) -> None:
         for move in replan(self.sight.views(), self.sight.movable(), self.table, now_ms()):

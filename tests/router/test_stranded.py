@@ -7,9 +7,13 @@ import pytest
 from router import stranded
 from router.loop import Router
 from router.replan import Job
+from router.replanning import Replanner
+from router.sight import Sight
 from router.stranded import PATIENCE_S, Stranded
+from tests.ingest.named_nodes import NamedNode
 from tests.router.conftest import MODEL
 from tests.router.node_pictures import cpu, gpu, wanted
+from workers.sla import SlaTable
 from workers.wire import GROUP, Request, SamplingParams
 
 BIG = Job(wanted("big", prompt=400_000), "gpu")
@@ -72,3 +76,19 @@ def put_into_queue(store, request_id, pool, num_tokens):
     ids = (1,) * num_tokens
     asked = Request(id=request_id, model=MODEL, token_ids=ids, arrival_ms=1000, params=params)
     store.route(sla="standard", entry_id=entry_id, request=asked, pool=pool, reason="test")
+
+
+def test_what_another_node_of_the_fleet_holds_does_not_end(redis_url, monkeypatch):
+    monkeypatch.setattr(stranded, "PATIENCE_S", 0.0)
+    node = NamedNode(redis_url, "a")
+    node.report("gpu", state="failed")
+    node.report("cpu", total_blocks=1, model=MODEL)
+    node.store.redis.xgroup_create(node.store.keys.requests("standard"), GROUP, mkstream=True)
+    put_into_queue(node.store, "big", "gpu@a", 600)
+    replanner = Replanner(node.store, Sight(node.store, MODEL), SlaTable(), "router-0")
+    node.store.redis.zadd(node.store.keys.longest, {"a": 900, "b": 900})
+    replanner.give_up(0.0)
+    assert node.store.job("big")["status"] == "queued"
+    node.store.redis.zrem(node.store.keys.longest, "b")
+    replanner.give_up(0.0)
+    assert node.store.job("big")["code"] == "no_pool"
