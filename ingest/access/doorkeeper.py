@@ -16,6 +16,7 @@ from router.placement import Plan, place, shown_ms
 from router.pools import PoolView, Wanted, wanted_of
 from router.pressure import is_too_much, of_share, shared_pressure
 from router.sight import Sight
+from workers.promises import pressure
 from workers.settings import Settings
 from workers.store import Store
 from workers.wire import Request
@@ -63,6 +64,8 @@ class Doorkeeper:
         own = of_share(waiting, pulse.share)
         plan = place(wanted, session.get("pool"), views, self.table, now_ms, backlog=own)
         if is_too_much(plan):
+            if self.fleet_takes(request.sla):
+                return
             raise overloaded(plan)
         if plan.kind == "refuse" and not self.fits_elsewhere(wanted):
             code = "too_large" if plan.field == "max_tokens" else "impossible_deadline"
@@ -71,8 +74,13 @@ class Doorkeeper:
         waiting[request.sla] += queued(request.sla, views) + pulse.for_session
         if waiting[request.sla] >= most:
             share = pulse.share
-            pressure = shared_pressure(wanted, views, self.table, now_ms, waiting, most, share)
-            raise queue_full(waiting[request.sla], pressure.retry_ms)
+            told = shared_pressure(wanted, views, self.table, now_ms, waiting, most, share)
+            raise queue_full(waiting[request.sla], told.retry_ms)
+
+    def fleet_takes(self, sla: str) -> bool:
+        """Whether a quicker node says that one more of the class would have what it promises."""
+        told = pressure(self.store, sla) if self.store.keys.node else None
+        return told is not None and told.waiting < told.most
 
     def fits_elsewhere(self, wanted: Wanted) -> bool:
         """Whether another node of the fleet holds what none of ours does."""

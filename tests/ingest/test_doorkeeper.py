@@ -4,7 +4,8 @@ import pytest
 
 from tests.ingest.conftest import running
 from workers.cost import CostModel
-from workers.wire import PoolLoad
+from workers.promises import press
+from workers.wire import PoolLoad, Pressure
 from workers.worker_store import WorkerStore
 
 SLOW = CostModel(fixed_ms=100, decode_ms=10, prefill_ms=10)
@@ -22,10 +23,10 @@ def error_of(response):
 
 def report(door, **fields):
     told = {"pool": "cpu", "worker": "w", "state": "ready", "model": door.desk.settings.model}
-    told |= {"capacity": 1, "total_blocks": 64, "free_blocks": 60, "cost": SLOW}
+    told |= {"capacity": 1, "total_blocks": 64, "free_blocks": 60, "cost": SLOW} | fields
     store = WorkerStore.of(door.desk.settings)
-    store.report(PoolLoad(**(told | fields)))
-    store.redis.persist(store.keys.pool("cpu", "w"))  # it lives however long a test takes
+    store.report(PoolLoad(**told))
+    store.redis.persist(store.keys.pool(told["pool"], "w"))  # it lives however long a test takes
 
 
 def busy(door):
@@ -45,6 +46,19 @@ def test_it_takes_until_the_promise_would_be_broken_and_tells_when_it_would_take
     retry_ms = int(refused.headers["retry-after-ms"])
     assert int(refused.headers["retry-after"]) == -(-retry_ms // 1000) >= 1
     assert "later than its class promises; it would be taken in" in error_of(refused)["message"]
+
+
+def test_a_slow_nodes_door_takes_what_a_quicker_node_would_keep(settings):
+    with running(settings.model_copy(update={"node": "a"})) as door:
+        some = {"running": 1, "decoding": 1, "context_tokens": 50, "by_class": {"realtime": 1}}
+        report(door, pool="cpu@a", cost=QUICK, **some)
+        while ask(door).status_code == 202:
+            pass
+        store = door.desk.store
+        press(store, {"realtime": Pressure(waiting=3, most=4)})
+        assert ask(door).status_code == 202
+        press(store, {"realtime": Pressure(waiting=4, most=4)})
+        assert error_of(ask(door))["code"] == "overloaded"
 
 
 def test_when_what_was_ahead_is_gone_it_takes_again(door, wait_until):
